@@ -1,0 +1,165 @@
+//! What one subject has used of one level, whichever form the level has.
+
+use serde::{Deserialize, Serialize};
+
+use super::{GcraUsage, Quota, WindowUsage};
+use crate::units::{Instant, Span};
+
+/// What one subject has used of one level of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Usage {
+    /// Of a sliding window.
+    Window(WindowUsage),
+    /// Of a GCRA level.
+    Gcra(GcraUsage),
+}
+
+/// What a level says to a request, and what a person may be told about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the units fit.
+    pub admitted: bool,
+    /// The most units that fit at one instant.
+    pub capacity: u64,
+    /// Units that are left, after this request if it is admitted.
+    pub remaining: u64,
+    /// Zero if admitted; else the time after which the units fit if nobody else comes, or the
+    /// level's whole period where they can never fit.
+    pub retry_after: Span,
+    /// The time after which the level is wholly free if nobody else comes.
+    pub reset_after: Span,
+}
+
+impl Usage {
+    /// No usage at all.
+    #[must_use]
+    pub fn none(quota: &Quota) -> Self {
+        match quota {
+            Quota::Window(_) => Self::Window(WindowUsage::default()),
+            Quota::Gcra(_) => Self::Gcra(GcraUsage::default()),
+        }
+    }
+
+    /// Says whether `cost` units fit at `now`. Changes nothing.
+    #[must_use]
+    pub fn peek(&self, quota: &Quota, cost: u64, now: Instant) -> Verdict {
+        match (self, quota) {
+            (Self::Window(usage), Quota::Window(quota)) => usage.peek(quota, cost, now),
+            (Self::Gcra(usage), Quota::Gcra(quota)) => usage.peek(quota, cost, now),
+            (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
+                self.in_form_of(quota, now).peek(quota, cost, now)
+            }
+        }
+    }
+
+    /// Charges `cost` units, whether or not they fit, and returns the time at which they stand:
+    /// `now`, or the latest time that this usage has seen.
+    pub fn charge(&mut self, quota: &Quota, cost: u64, now: Instant) -> Instant {
+        self.take_form_of(quota, now);
+        match (self, quota) {
+            (Self::Window(usage), Quota::Window(quota)) => usage.charge(quota, cost, now),
+            (Self::Gcra(usage), Quota::Gcra(quota)) => usage.charge(quota, cost, now),
+            _ => now,
+        }
+    }
+
+    /// Takes back `cost` units that [`charge`](Self::charge) said stand at `charged_at`, or what is
+    /// left of them.
+    pub fn refund(&mut self, quota: &Quota, cost: u64, charged_at: Instant, now: Instant) {
+        match (self, quota) {
+            (Self::Window(usage), Quota::Window(quota)) => {
+                usage.refund(quota, cost, charged_at, now);
+            }
+            (Self::Gcra(usage), Quota::Gcra(quota)) => usage.refund(quota, cost, charged_at, now),
+            // The configuration changed the form in between; the units leave by themselves.
+            _ => {}
+        }
+    }
+
+    /// The time from which this usage no longer matters.
+    #[must_use]
+    pub fn expires_at(&self, quota: &Quota) -> Instant {
+        match (self, quota) {
+            (Self::Window(usage), Quota::Window(quota)) => usage.expires_at(quota),
+            (Self::Gcra(usage), Quota::Gcra(quota)) => usage.expires_at(quota),
+            (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
+                self.in_form_of(quota, Instant::ORIGIN).expires_at(quota)
+            }
+        }
+    }
+
+    /// The same usage in less memory, never less strict.
+    pub fn coarsen(&mut self) {
+        if let Self::Window(usage) = self {
+            usage.coarsen();
+        }
+    }
+
+    /// Usage at least as strict as this one and as `other`, at every later time and under every
+    /// quota.
+    #[must_use]
+    pub fn envelope(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Gcra(one), Self::Gcra(other)) => Self::Gcra(one.envelope(other)),
+            _ => {
+                let units = self.units().max(other.units());
+                Self::Window(WindowUsage::spent_at(self.latest().max(other.latest()), units))
+            }
+        }
+    }
+
+    /// All units that are kept, whether or not they still count.
+    fn units(&self) -> u64 {
+        match self {
+            Self::Window(usage) => usage.units(),
+            Self::Gcra(usage) => usage.units_at_last(),
+        }
+    }
+
+    /// The latest time that this usage has seen.
+    fn latest(&self) -> Instant {
+        match self {
+            Self::Window(usage) => usage.clamp(Instant::ORIGIN),
+            Self::Gcra(usage) => usage.clamp(Instant::ORIGIN),
+        }
+    }
+
+    /// This usage in the form of `quota`. Where the configuration changed the form, what is used
+    /// counts as spent just now: stricter than before, never freer.
+    fn in_form_of(&self, quota: &Quota, now: Instant) -> Self {
+        match (self, quota) {
+            (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_)) => self.clone(),
+            (_, Quota::Gcra(gcra)) => {
+                let units = self.units().min(gcra.burst);
+                Self::Gcra(GcraUsage::spent_at(gcra, self.latest().max(now), units))
+            }
+            (_, Quota::Window(window)) => {
+                let units = self.units().min(window.requests);
+                Self::Window(WindowUsage::spent_at(self.latest().max(now), units))
+            }
+        }
+    }
+
+    fn take_form_of(&mut self, quota: &Quota, now: Instant) {
+        if !matches!(
+            (&*self, quota),
+            (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_))
+        ) {
+            *self = self.in_form_of(quota, now);
+        }
+    }
+}
+
+impl Verdict {
+    /// The verdict of a level that has no room at all.
+    #[must_use]
+    pub fn refusal(quota: &Quota) -> Self {
+        Self {
+            admitted: false,
+            capacity: quota.capacity(),
+            remaining: 0,
+            retry_after: quota.period(),
+            reset_after: quota.period(),
+        }
+    }
+}
