@@ -1,0 +1,81 @@
+//! The section `overrides`: quotas that replace a limit's own for one tenant.
+
+use super::error::Fault;
+use super::levels::{Terms, check_within_shared};
+use super::limits::PlacedLimit;
+use super::reader::Node;
+use super::{names, nearest, quota};
+use crate::policy::{Levels, TenantPolicy};
+
+/// Reads the section into the limits that it is about.
+pub(super) fn read(section: &Node<'_>, limits: &mut [PlacedLimit<'_>], tenants: &TenantPolicy) {
+    let Some(fields) = section.map() else { return };
+    let max_length = u64::try_from(tenants.max_length).unwrap_or(u64::MAX);
+    for (tenant, node) in fields.iter() {
+        if let Err(fault) = names::tenant(tenant, max_length) {
+            fields.fail_name(tenant, fault);
+        }
+        read_tenant(tenant, &node, limits, tenants);
+    }
+}
+
+fn read_tenant(
+    tenant: &str,
+    node: &Node<'_>,
+    limits: &mut [PlacedLimit<'_>],
+    tenants: &TenantPolicy,
+) {
+    let Some(fields) = node.map() else { return };
+    if fields.is_empty() {
+        node.fail(Fault::new("overrides nothing", "name a limit in it, or remove it"));
+    }
+    for (name, node) in fields.iter() {
+        match limits.iter_mut().find(|placed| placed.written_name == name) {
+            Some(placed) => {
+                let is_default = tenant == tenants.default_tenant;
+                if let Some(levels) = read_levels(&node, placed, is_default) {
+                    placed.limit.overrides.insert(tenant.to_owned(), levels);
+                }
+            }
+            None => fields.fail_name(name, unknown_limit(name, limits)),
+        }
+    }
+}
+
+fn unknown_limit(name: &str, limits: &[PlacedLimit<'_>]) -> Fault {
+    let names: Vec<&str> = limits.iter().map(|placed| placed.written_name).collect();
+    let rule = "is the name of no limit";
+    match nearest::to(name, &names) {
+        Some(near) => Fault::new(rule, format!("write \"{near}\", or remove it")),
+        None => Fault::new(rule, format!("write one of {}, or remove it", nearest::listed(&names))),
+    }
+}
+
+/// What replaces the levels of `placed` for one tenant.
+fn read_levels(node: &Node<'_>, placed: &PlacedLimit<'_>, is_default: bool) -> Option<Levels> {
+    let limit_path = placed.fields.path();
+    let fields = node.object_explaining(&["tenant", "credential"], |name| {
+        let rule = "cannot be overridden: the shared level holds for everyone";
+        let fix = format!("remove it, or change {limit_path}.shared");
+        (name == "shared").then(|| Fault::new(rule, fix))
+    })?;
+    if fields.is_empty() {
+        node.fail(Fault::new("overrides nothing", "give \"tenant\" or \"credential\" in it"));
+    }
+    if is_default && fields.has("tenant") {
+        let rule =
+            "never applies: this is identity.tenant.default_tenant, which skips the tenant level";
+        fields.fail("tenant", Fault::new(rule, "remove it, or choose another default_tenant"));
+    }
+    let terms = Terms { scope: Some(placed.limit.scope), cost: placed.limit.cost };
+    let level = |name| fields.get(name).and_then(|node| quota::read(&node, terms));
+    let (tenant, credential) = (level("tenant"), level("credential"));
+    if let (Some(tenant), Some(shared)) = (&tenant, &placed.limit.levels.shared) {
+        check_within_shared(tenant, shared, &format!("{limit_path}.shared"));
+    }
+    Some(Levels {
+        shared: None,
+        tenant: tenant.map(|placed| placed.quota),
+        credential: credential.map(|placed| placed.quota),
+    })
+}

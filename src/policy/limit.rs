@@ -1,0 +1,180 @@
+//! One limit: what it applies to, and what each of its levels allows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use super::Matcher;
+use crate::limiter::Quota;
+
+/// The levels in the order in which they are decided and reported.
+pub const LEVELS: [Level; 3] = [Level::Shared, Level::Tenant, Level::Credential];
+
+/// Whose requests a level counts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Everyone's.
+    Shared,
+    /// One tenant's.
+    Tenant,
+    /// One credential's.
+    Credential,
+}
+
+/// A limit's number in every store: a hash of its name, so that usage survives a change of the
+/// configuration's order. The configuration refuses two names with one number.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct LimitId(u32);
+
+/// Where a limit's usage is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// This Envoy process, all its workers.
+    Node,
+    /// Every Envoy that shares the store.
+    Global,
+}
+
+/// How a global limit is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// Each request in the store.
+    Strict,
+}
+
+/// What a global limit does while the store is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// The node enforces this many millionths of the limit by itself.
+    Local {
+        /// Millionths of the limit's volume, 1 to 1,000,000.
+        fraction_ppm: u64,
+    },
+    /// The limit is not enforced.
+    Allow,
+    /// The request is refused with 503 `store_unavailable`.
+    Deny,
+}
+
+/// What each level allows; none where the limit has no such level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// For everyone together.
+    pub shared: Option<Quota>,
+    /// For each tenant.
+    pub tenant: Option<Quota>,
+    /// For each credential.
+    pub credential: Option<Quota>,
+}
+
+/// A limit, compiled.
+#[derive(Debug)]
+pub struct Limit {
+    /// Its name: `[a-z0-9_-]`, at most 64 bytes.
+    pub name: Rc<str>,
+    /// Its number in every store.
+    pub id: LimitId,
+    /// The number under which the node counts while the store is out of reach.
+    pub fallback_id: LimitId,
+    /// The requests to which it applies.
+    pub matcher: Matcher,
+    /// Where its usage is counted.
+    pub scope: Scope,
+    /// How it is decided, where the scope is global.
+    pub consistency: Consistency,
+    /// What its levels allow.
+    pub levels: Levels,
+    /// What replaces `levels` for some tenants; the shared level is never among it.
+    pub overrides: BTreeMap<String, Levels>,
+    /// Units that one request spends. At least one.
+    pub cost: u64,
+    /// What happens while the store is out of reach.
+    pub on_store_error: OnStoreError,
+    /// Evaluated by itself and only counted.
+    pub shadow: bool,
+}
+
+impl Level {
+    /// The name in configuration, metrics and answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Tenant => "tenant",
+            Self::Credential => "credential",
+        }
+    }
+
+    /// The letter that stands for the level in keys.
+    #[must_use]
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Shared => 's',
+            Self::Tenant => 't',
+            Self::Credential => 'c',
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl LimitId {
+    /// The number of the limit called `name` (FNV-1a, 32 bits).
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        Self(fnv1a(name.as_bytes()))
+    }
+
+    /// The number under which the node counts for the limit called `name` while the store is out
+    /// of reach. The separator is no letter of a name, so no limit's own number is meant by it.
+    #[must_use]
+    pub fn of_fallback(name: &str) -> Self {
+        Self(fnv1a(format!("{name}!local").as_bytes()))
+    }
+}
+
+impl Limit {
+    /// What the limit's levels allow the tenant called `name`.
+    #[must_use]
+    pub fn levels_for(&self, name: Option<&str>) -> Levels {
+        match name.and_then(|name| self.overrides.get(name)) {
+            Some(replacing) => self.levels.replaced_by(replacing),
+            None => self.levels,
+        }
+    }
+}
+
+impl Levels {
+    /// What `level` allows, if the limit has it.
+    #[must_use]
+    pub const fn get(&self, level: Level) -> Option<Quota> {
+        match level {
+            Level::Shared => self.shared,
+            Level::Tenant => self.tenant,
+            Level::Credential => self.credential,
+        }
+    }
+
+    /// These levels, each replaced by the one of `other` where it has one.
+    #[must_use]
+    pub const fn replaced_by(&self, other: &Self) -> Self {
+        const fn either(new: Option<Quota>, old: Option<Quota>) -> Option<Quota> {
+            if new.is_some() { new } else { old }
+        }
+        Self {
+            shared: either(other.shared, self.shared),
+            tenant: either(other.tenant, self.tenant),
+            credential: either(other.credential, self.credential),
+        }
+    }
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}

@@ -1,0 +1,102 @@
+//! The compiled configuration: what a request is checked against, with everything precomputed that
+//! the configuration fixes. [`crate::config`] builds it, [`crate::filter`] reads it.
+
+mod charge;
+mod header_map;
+mod identity;
+mod limit;
+mod matcher;
+mod request;
+
+pub use charge::Charge;
+pub use header_map::{HeaderMap, Pairs};
+pub use identity::{
+    CredentialPolicy, CredentialSource, Digester, Identity, IdentityPart, IdentityPolicy,
+    IdentityRefusal, Missing, MissingCredential, Subject, TenantPolicy,
+};
+pub use limit::{Consistency, LEVELS, Level, Levels, Limit, LimitId, OnStoreError, Scope};
+pub use matcher::Matcher;
+pub use request::{RequestView, Values};
+
+use crate::units::Span;
+
+/// The most limits one configuration may hold.
+pub const MAX_LIMITS: usize = 64;
+
+/// A whole configuration, compiled.
+#[derive(Debug)]
+pub struct Policy {
+    /// The kill switch.
+    pub mode: Mode,
+    /// Off: only the shared level of each limit is enforced.
+    pub fair_share: bool,
+    /// Filters of one process whose namespace is the same share their usage on the node.
+    pub namespace: String,
+    /// Who a request belongs to.
+    pub identity: IdentityPolicy,
+    /// Requests that are never counted and never refused.
+    pub exempt: Vec<Matcher>,
+    /// The limits, in the order of the document. At most [`MAX_LIMITS`].
+    pub limits: Vec<Limit>,
+    /// The store behind limits of global scope.
+    pub store: Option<StorePolicy>,
+    /// Which response headers are written.
+    pub headers: HeaderPolicy,
+}
+
+/// How far the filter takes part in traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Requests over a limit are refused.
+    Enforce,
+    /// Requests over a limit are counted as such and let through.
+    Shadow,
+    /// Nothing is counted and nothing is refused.
+    Off,
+}
+
+/// The store behind limits of global scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorePolicy {
+    /// The Envoy cluster that leads to the store.
+    pub cluster: String,
+    /// The longest time for which the store may delay a request. At least one millisecond, because
+    /// the host reads a shorter one as no timeout at all.
+    pub timeout: Span,
+    /// First part of every key in the store.
+    pub key_prefix: String,
+    /// User of the store's access control list; empty for the default user.
+    pub username: String,
+    /// Password; empty for none.
+    pub password: Secret,
+}
+
+/// Text that no log and no error may show.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Which response headers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderPolicy {
+    /// On which answers `RateLimit` and `RateLimit-Policy` stand.
+    pub rate_limit: RateLimitHeaders,
+    /// Whether a refusal carries `x-envoy-ratelimited: true`.
+    pub envoy_ratelimited: bool,
+}
+
+/// On which answers `RateLimit` and `RateLimit-Policy` stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimitHeaders {
+    /// On admitted and refused answers.
+    Always,
+    /// On refusals alone.
+    Refused,
+    /// Nowhere.
+    Never,
+}

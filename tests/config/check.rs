@@ -1,0 +1,74 @@
+//! The command `fairshare check`, run as a process.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/config");
+
+fn fairshare(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fairshare"))
+        .args(arguments)
+        .current_dir(DATA)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may be gone by now.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn golden(name: &str) -> String {
+    fs::read_to_string(Path::new(DATA).join(name)).unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_valid_file_is_described_on_standard_output() {
+    let output = fairshare(&["check", "good/full.json"], b"");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stdout), golden("good/full.txt"));
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn an_invalid_file_gets_a_line_for_each_error_and_their_number() {
+    let output = fairshare(&["check", "bad/root-values.json"], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "");
+    let errors = golden("bad/root-values.txt");
+    assert_eq!(text(&output.stderr), format!("{errors}bad/root-values.json: 4 errors\n"));
+}
+
+#[test]
+fn a_dash_reads_standard_input() {
+    let output = fairshare(&["check", "-"], br#"{"mode": "off"}"#);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("mode: off"));
+    let output = fairshare(&["check", "-"], b"{}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).ends_with("\n-: 1 error\n"));
+}
+
+#[test]
+fn what_cannot_be_carried_out_is_told_apart_from_bad_input() {
+    let output = fairshare(&["check", "no-such-file.json"], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("fairshare: cannot read no-such-file.json: "));
+    assert_eq!(fairshare(&["check", "good"], b"").status.code(), Some(2));
+    assert_eq!(fairshare(&["check"], b"").status.code(), Some(2));
+    assert_eq!(fairshare(&["chekc", "x"], b"").status.code(), Some(2));
+}
+
+#[test]
+fn no_more_than_a_document_is_read() {
+    let output = fairshare(&["check", "/dev/zero"], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("more than 1048576"), "{}", text(&output.stderr));
+}
