@@ -1,0 +1,58 @@
+//! The names of keys in the store.
+//!
+//! `{<prefix>}:1:<limit>:<level letter>`, and for a tenant or credential `:` and the first half of
+//! its digest in hex. The 1 is the layout's version. The braces make the prefix the part that Redis
+//! Cluster hashes, so all keys of one deployment, and hence of one decision, lie in one slot. The
+//! configuration keeps braces out of prefixes, and colons out of names of limits, so no two (limit,
+//! level, subject) share a key. A key is bounded because each of its parts is.
+
+use crate::policy::{Level, Subject};
+
+/// Bytes of a subject's digest that its key holds. No two subjects will ever share 128 bits of a
+/// cryptographic hash.
+const SUBJECT_BYTES: usize = 16;
+
+/// The key of one level of the limit called `limit`.
+#[must_use]
+pub fn key(prefix: &str, limit: &str, level: Level, subject: Option<&Subject>) -> String {
+    let mut key = format!("{{{prefix}}}:1:{limit}:{}", level.letter());
+    if let Some(Subject(digest)) = subject {
+        key.push(':');
+        for byte in digest.iter().take(SUBJECT_BYTES) {
+            key.extend([byte >> 4, byte & 0xf].map(hex_digit));
+        }
+    }
+    key
+}
+
+fn hex_digit(nibble: u8) -> char {
+    char::from_digit(nibble.into(), 16).unwrap_or('0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: these bytes never change while the layout's version is 1, because usage in running
+    /// stores is found by them.
+    #[test]
+    fn keys_are_pinned() {
+        let subject = Subject(std::array::from_fn(|i| u8::try_from(i * 17 % 256).unwrap()));
+        assert_eq!(key("fairshare", "dns", Level::Shared, None), "{fairshare}:1:dns:s");
+        assert_eq!(
+            key("fairshare", "dns", Level::Tenant, Some(&subject)),
+            "{fairshare}:1:dns:t:00112233445566778899aabbccddeeff"
+        );
+        assert_eq!(
+            key("f", "a-b_9", Level::Credential, Some(&Subject([0xff; 32]))),
+            "{f}:1:a-b_9:c:ffffffffffffffffffffffffffffffff"
+        );
+    }
+
+    #[test]
+    fn idn_6_keys_are_bounded() {
+        let (prefix, limit) = ("p".repeat(64), "l".repeat(64));
+        let longest = key(&prefix, &limit, Level::Tenant, Some(&Subject([0; 32])));
+        assert_eq!(longest.len(), 168);
+    }
+}

@@ -1,0 +1,24 @@
+//! Usage that outlives a decision.
+//!
+//! The fleet's usage lives in Redis. The protocol is data: [`encode`] turns decisions into the
+//! bytes of a pipeline, a script in Redis decides each of them as a whole, and [`decode`] turns the
+//! bytes that come back into answers or named errors. Nothing here sends or waits.
+//!
+//! `docs/store.md` describes what stands in Redis and how to read it.
+
+mod decision;
+mod error;
+mod keys;
+pub mod node;
+mod overflow;
+mod pipeline;
+mod record;
+mod resp;
+mod script;
+pub mod slab;
+
+pub use decision::{Answer, CHARGES_MAX, Decision, LevelAnswer, StoreCharge};
+pub use error::StoreError;
+pub use keys::key;
+pub use pipeline::{DECISIONS_MAX, PIPELINE_CHARGES_MAX, ScriptCall, decode, encode, pipeline_len};
+pub use script::{SCRIPT, SCRIPT_SHA1, is_exact};

@@ -1,0 +1,232 @@
+//! Many decisions in one exchange with the store: group commit.
+//!
+//! The pipeline is the body of one POST through the tunnel, and the replies, in order, are the body
+//! of its answer. The connection behind it is new each time, so a password comes first, each time.
+//! [`encode`] and [`decode`] take the same policy, decisions and script call, which is how the
+//! reader knows what was asked.
+
+use std::borrow::Borrow;
+
+use super::decision::{Answer, Decision, LevelAnswer, StoreCharge};
+use super::resp::{Command, Reader, Reply};
+use super::script::{self, SCRIPT, SCRIPT_SHA1};
+use super::{CHARGES_MAX, StoreError};
+use crate::limiter::Verdict;
+use crate::policy::StorePolicy;
+use crate::units::Span;
+
+/// The most decisions in one pipeline.
+pub const DECISIONS_MAX: usize = 256;
+
+/// The most charges in one pipeline. Redis closes the half-closed connection once it has read all,
+/// and what the socket cannot hold by then is lost. The longest replies to this many charges are
+/// 160 kB, which every socket of a default Linux holds.
+pub const PIPELINE_CHARGES_MAX: usize = 2_048;
+
+/// The name of the script's operation that decides and charges.
+const DECIDE: &str = "decide";
+
+/// Integers that an answer holds for each level.
+const INTEGERS_PER_LEVEL: usize = 4;
+
+/// How the script is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptCall {
+    /// By its hash alone. Answers [`StoreError::NoScript`] where the store does not have it.
+    Cached,
+    /// By its hash, after its text has been sent.
+    Load,
+}
+
+/// How many of `decisions`, from the first on, one pipeline takes: at most [`DECISIONS_MAX`], with
+/// at most [`PIPELINE_CHARGES_MAX`] charges in all. The others are not sent and have no answer.
+#[must_use]
+pub fn pipeline_len(decisions: &[impl Borrow<Decision>]) -> usize {
+    let charges = decisions.iter().take(DECISIONS_MAX).scan(0usize, |sum, decision| {
+        *sum = sum.saturating_add(decision.borrow().charges.len());
+        Some(*sum)
+    });
+    charges.take_while(|sum| *sum <= PIPELINE_CHARGES_MAX).count()
+}
+
+/// The pipeline that asks the store for the first [`pipeline_len`] of `decisions`.
+#[must_use]
+pub fn encode(
+    policy: &StorePolicy,
+    decisions: &[impl Borrow<Decision>],
+    call: ScriptCall,
+) -> Vec<u8> {
+    let mut pipeline = Vec::new();
+    if has_password(policy) {
+        let mut auth = Command::default();
+        auth.text("AUTH");
+        if !policy.username.is_empty() {
+            auth.text(&policy.username);
+        }
+        auth.text(&policy.password.0);
+        auth.write_to(&mut pipeline);
+    }
+    if call == ScriptCall::Load {
+        let mut load = Command::default();
+        load.text("SCRIPT");
+        load.text("LOAD");
+        load.text(SCRIPT);
+        load.write_to(&mut pipeline);
+    }
+    for decision in decisions.iter().take(pipeline_len(decisions)) {
+        evaluation(decision.borrow()).write_to(&mut pipeline);
+    }
+    pipeline
+}
+
+/// Reads the replies to what [`encode`] wrote for the same arguments. Returns exactly one result
+/// for each decision, whatever `body` holds, and an answer only where the store gave one.
+#[must_use]
+pub fn decode(
+    policy: &StorePolicy,
+    decisions: &[impl Borrow<Decision>],
+    call: ScriptCall,
+    body: &[u8],
+) -> Vec<Result<Answer, StoreError>> {
+    read_all(policy, decisions, call, &mut Reader::new(body))
+        .unwrap_or_else(|error| decisions.iter().map(|_| Err(error)).collect())
+}
+
+fn evaluation(decision: &Decision) -> Command {
+    let mut command = Command::default();
+    command.text("EVALSHA");
+    command.text(SCRIPT_SHA1);
+    command.number(u64::try_from(decision.charges.len()).unwrap_or(u64::MAX));
+    for charge in &decision.charges {
+        command.text(&charge.key);
+    }
+    script::push_operation(&mut command, DECIDE);
+    for charge in &decision.charges {
+        script::push_charge(&mut command, &charge.quota, charge.cost);
+    }
+    command
+}
+
+/// One result for each decision, or the error that all of them share.
+fn read_all(
+    policy: &StorePolicy,
+    decisions: &[impl Borrow<Decision>],
+    call: ScriptCall,
+    reader: &mut Reader<'_>,
+) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+    if has_password(policy) {
+        read_auth(reader)?;
+    }
+    let load_error = match call {
+        ScriptCall::Cached => None,
+        ScriptCall::Load => read_load(reader)?,
+    };
+    let mut lost = None;
+    let read_one = |decision: &_| {
+        if let Some(error) = lost {
+            return Err(error);
+        }
+        let reply = reader.reply().inspect_err(|error| lost = Some(*error))?;
+        answer(Borrow::borrow(decision), &reply).map_err(|error| match load_error {
+            // The script is missing because it could not be sent: that is what to report.
+            Some(cause) if error == StoreError::NoScript => cause,
+            _ => error,
+        })
+    };
+    let mut results: Vec<_> =
+        decisions.iter().take(pipeline_len(decisions)).map(read_one).collect();
+    if lost.is_none() && !reader.is_at_end() {
+        // More replies than questions: nobody knows which belongs to which.
+        return Err(StoreError::Malformed);
+    }
+    results.resize(decisions.len(), Err(StoreError::Truncated));
+    Ok(results)
+}
+
+/// A store that wants another password, or none, is a mistake in the configuration. Its commands
+/// may have run all the same, but nothing is granted by them.
+fn read_auth(reader: &mut Reader<'_>) -> Result<(), StoreError> {
+    match reader.reply()? {
+        Reply::Simple(b"OK") => Ok(()),
+        Reply::Error(line) => Err(match StoreError::of_reply(line) {
+            StoreError::Other => StoreError::WrongPass,
+            error => error,
+        }),
+        _ => Err(StoreError::Malformed),
+    }
+}
+
+/// The error for which the script was not taken, if it was not.
+fn read_load(reader: &mut Reader<'_>) -> Result<Option<StoreError>, StoreError> {
+    match reader.reply()? {
+        Reply::Bulk(_) => Ok(None),
+        Reply::Error(line) => Ok(Some(StoreError::of_reply(line))),
+        _ => Err(StoreError::Malformed),
+    }
+}
+
+fn has_password(policy: &StorePolicy) -> bool {
+    !policy.password.0.is_empty()
+}
+
+/// The answer to `decision`, if `reply` is one in every respect.
+fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> {
+    let integers = match reply {
+        Reply::Array(integers) => integers,
+        Reply::Error(line) => return Err(StoreError::of_reply(line)),
+        _ => return Err(StoreError::Malformed),
+    };
+    let (first, rest) = integers.split_first().ok_or(StoreError::Malformed)?;
+    let (levels, odd) = rest.as_chunks::<INTEGERS_PER_LEVEL>();
+    let fits = (1..=CHARGES_MAX).contains(&levels.len()) && odd.is_empty();
+    if !fits || levels.len() != decision.charges.len() {
+        return Err(StoreError::Malformed);
+    }
+    let admitted = boolean(first)?;
+    let levels: Vec<_> = decision
+        .charges
+        .iter()
+        .zip(levels)
+        .map(|(charge, integers)| level_answer(charge, integers))
+        .collect::<Result<_, _>>()?;
+    if admitted != levels.iter().all(|level| level.verdict.admitted) {
+        return Err(StoreError::Malformed);
+    }
+    Ok(Answer { admitted, levels })
+}
+
+fn level_answer(
+    charge: &StoreCharge,
+    [admitted, remaining, retry_after_us, reset_after_us]: &[Reply<'_>; INTEGERS_PER_LEVEL],
+) -> Result<LevelAnswer, StoreError> {
+    let verdict = Verdict {
+        admitted: boolean(admitted)?,
+        capacity: charge.quota.capacity(),
+        remaining: natural(remaining)?,
+        retry_after: Span::from_micros(natural(retry_after_us)?),
+        reset_after: Span::from_micros(natural(reset_after_us)?),
+    };
+    // Whoever has room need not wait, and whoever has none must.
+    match verdict.admitted == verdict.retry_after.is_zero() {
+        true => Ok(LevelAnswer { level: charge.level, verdict }),
+        false => Err(StoreError::Malformed),
+    }
+}
+
+fn boolean(reply: &Reply<'_>) -> Result<bool, StoreError> {
+    match reply {
+        Reply::Integer(0) => Ok(false),
+        Reply::Integer(1) => Ok(true),
+        _ => Err(StoreError::Malformed),
+    }
+}
+
+fn natural(reply: &Reply<'_>) -> Result<u64, StoreError> {
+    match reply {
+        Reply::Integer(number) => u64::try_from(*number).map_err(|_| StoreError::Malformed),
+        _ => Err(StoreError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! A host with the proxy's semantics and a clock that tests move: one process of several workers
+//! that share data by compare-and-swap, wake themselves, and call a store.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests fail by panicking"
+)]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use fairshare::config::{self, ConfigError};
+use fairshare::filter::{MetricId, RateLimitFields, Reply, Step, Worker};
+use fairshare::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
+use fairshare::policy::HeaderMap;
+use fairshare::store::StoreError;
+use fairshare::store::node::{SharedData, SharedDataFailure, Swap, Version, Versioned};
+use fairshare::units::{Instant, Span};
+
+/// One proxy process.
+pub struct Process {
+    workers: Vec<FakeWorker>,
+    machine: Rc<RefCell<Machine>>,
+    next_stream: u32,
+    next_worker: usize,
+}
+
+/// What all workers of the process share.
+#[derive(Default)]
+pub struct Machine {
+    data: BTreeMap<String, (Vec<u8>, u32)>,
+    last_cas: u32,
+    metrics: BTreeMap<String, u64>,
+    pub now: Instant,
+    /// Runs before the next swap, as another worker that comes in between.
+    pub before_swap: Option<Interloper>,
+}
+
+/// Another worker's deed.
+pub type Interloper = Box<dyn FnOnce(&mut SharedMap)>;
+
+/// The store's reply to a call's body.
+pub type StoreReply = Result<Vec<u8>, StoreError>;
+
+/// One worker thread.
+struct FakeWorker {
+    worker: Worker,
+    host: FakeHost,
+}
+
+/// The shared data of a process, as one worker sees it.
+#[derive(Clone)]
+pub struct SharedMap(Rc<RefCell<Machine>>);
+
+/// The host of one worker.
+pub struct FakeHost {
+    shared: SharedMap,
+    metric_names: Vec<String>,
+    wakes: usize,
+    next_call: u32,
+    calls: Vec<(CallId, Vec<u8>)>,
+    outcomes: Vec<(StreamId, Outcome)>,
+    pub store_reachable: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It went upstream; these fields stand on its answer.
+    Passed(Option<RateLimitFields>),
+    /// It was answered here.
+    Answered(Reply),
+    /// It still waits for the store.
+    Waits,
+}
+
+impl Process {
+    /// A process of `workers` workers under this plugin JSON.
+    pub fn new(plugin: &str, workers: usize) -> Result<Self, Vec<ConfigError>> {
+        let machine = Rc::new(RefCell::new(Machine::default()));
+        machine.borrow_mut().now = Instant::ORIGIN.plus(Span::from_secs(1_000_000));
+        let mut process = Self { workers: vec![], machine, next_stream: 1, next_worker: 0 };
+        process.configure(plugin, workers)?;
+        Ok(process)
+    }
+
+    /// Puts another plugin JSON in force, or leaves the old one.
+    pub fn update(&mut self, plugin: &str) -> Result<(), Vec<ConfigError>> {
+        self.configure(plugin, self.workers.len())
+    }
+
+    fn configure(&mut self, plugin: &str, workers: usize) -> Result<(), Vec<ConfigError>> {
+        let policy = Rc::new(config::parse(plugin.as_bytes())?);
+        self.workers = (0..workers)
+            .map(|_| {
+                let worker = Worker::new(Rc::clone(&policy), 77);
+                let host = FakeHost::new(&self.machine, worker.metrics().names().to_vec());
+                FakeWorker { worker, host }
+            })
+            .collect();
+        Ok(())
+    }
+
+    pub fn machine(&self) -> Rc<RefCell<Machine>> {
+        Rc::clone(&self.machine)
+    }
+
+    pub fn advance(&mut self, span: Span) {
+        let mut machine = self.machine.borrow_mut();
+        machine.now = machine.now.plus(span);
+    }
+
+    pub fn metric(&self, name: &str) -> u64 {
+        self.machine.borrow().metrics.get(name).copied().unwrap_or(0)
+    }
+
+    /// The sum of all metrics whose names contain every part.
+    pub fn metrics_with(&self, parts: &[&str]) -> u64 {
+        let machine = self.machine.borrow();
+        let named =
+            machine.metrics.iter().filter(|(name, _)| parts.iter().all(|p| name.contains(p)));
+        named.map(|(_, value)| value).sum()
+    }
+
+    /// Everything that is kept in shared data, as text.
+    pub fn shared_keys(&self) -> Vec<String> {
+        self.machine.borrow().data.keys().cloned().collect()
+    }
+
+    /// Starts a request on the next worker in turn.
+    pub fn start(&mut self, pairs: &[(&[u8], &[u8])]) -> (usize, StreamId, Outcome) {
+        let stream = StreamId(self.next_stream);
+        self.next_stream += 1;
+        let number = self.next_worker % self.workers.len();
+        self.next_worker += 1;
+        let now = self.machine.borrow().now;
+        let FakeWorker { worker, host } = &mut self.workers[number];
+        let bytes = HeaderMap::serialize(pairs);
+        let outcome = match worker.on_request(host, stream, HeaderMap::new(&bytes), now) {
+            Step::Continue => Outcome::Passed(worker.on_response(stream)),
+            Step::Reply(reply) => Outcome::Answered(*reply),
+            Step::Pause => Outcome::Waits,
+        };
+        if outcome != Outcome::Waits {
+            worker.on_end(host, stream, now);
+        }
+        (number, stream, outcome)
+    }
+
+    /// Runs all wake-ups and hands every store call to `store`, until nothing is left to do.
+    /// Returns what became of the requests that waited.
+    pub fn run(&mut self, store: &mut dyn FnMut(&[u8]) -> StoreReply) -> Vec<(StreamId, Outcome)> {
+        let mut ended = Vec::new();
+        for FakeWorker { worker, host } in &mut self.workers {
+            for _ in 0..100 {
+                let now = self.machine.borrow().now;
+                if host.wakes > 0 {
+                    host.wakes -= 1;
+                    worker.on_wake(host, now);
+                } else if let Some((id, body)) = host.calls.pop() {
+                    let reply = store(&body);
+                    worker.on_store_reply(host, id, reply.as_deref().map_err(|error| *error), now);
+                } else {
+                    break;
+                }
+                for (stream, outcome) in std::mem::take(&mut host.outcomes) {
+                    let outcome = match outcome {
+                        Outcome::Passed(_) => Outcome::Passed(worker.on_response(stream)),
+                        other => other,
+                    };
+                    worker.on_end(host, stream, now);
+                    ended.push((stream, outcome));
+                }
+            }
+        }
+        ended
+    }
+
+    /// The client of a request goes away.
+    pub fn abort(&mut self, worker: usize, stream: StreamId) {
+        let now = self.machine.borrow().now;
+        let FakeWorker { worker, host } = &mut self.workers[worker];
+        worker.on_end(host, stream, now);
+    }
+
+    /// Time passes for every worker's timer.
+    pub fn tick(&mut self) {
+        let now = self.machine.borrow().now;
+        for FakeWorker { worker, host } in &mut self.workers {
+            worker.on_tick(host, now);
+        }
+    }
+
+    /// Whether the host can call the store at all.
+    pub fn set_store_reachable(&mut self, reachable: bool) {
+        for FakeWorker { host, .. } in &mut self.workers {
+            host.store_reachable = reachable;
+        }
+    }
+}
+
+impl Machine {
+    /// Bytes of all values.
+    pub fn bytes(&self) -> usize {
+        self.data.values().map(|(value, _)| value.len()).sum()
+    }
+}
+
+impl SharedMap {
+    pub fn new(machine: &Rc<RefCell<Machine>>) -> Self {
+        Self(Rc::clone(machine))
+    }
+}
+
+impl SharedData for SharedMap {
+    fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure> {
+        Ok(match self.0.borrow().data.get(key) {
+            Some((bytes, cas)) => Versioned { bytes: bytes.clone(), version: Version::At(*cas) },
+            None => Versioned { bytes: vec![], version: Version::Absent },
+        })
+    }
+
+    fn swap(&mut self, key: &str, bytes: &[u8], seen: Version) -> Result<Swap, SharedDataFailure> {
+        let interloper = self.0.borrow_mut().before_swap.take();
+        if let Some(interloper) = interloper {
+            interloper(self);
+        }
+        let mut machine = self.0.borrow_mut();
+        // As the proxy does: a key that is absent takes any swap.
+        if let Some((_, cas)) = machine.data.get(key)
+            && seen != Version::At(*cas)
+        {
+            return Ok(Swap::Lost);
+        }
+        machine.last_cas += 1;
+        let value = (bytes.to_vec(), machine.last_cas);
+        machine.data.insert(key.to_owned(), value);
+        Ok(Swap::Done)
+    }
+}
+
+impl FakeHost {
+    fn new(machine: &Rc<RefCell<Machine>>, metric_names: Vec<String>) -> Self {
+        Self {
+            shared: SharedMap::new(machine),
+            metric_names,
+            wakes: 0,
+            next_call: 0,
+            calls: vec![],
+            outcomes: vec![],
+            store_reachable: true,
+        }
+    }
+}
+
+impl SharedData for FakeHost {
+    fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure> {
+        self.shared.get(key)
+    }
+
+    fn swap(&mut self, key: &str, bytes: &[u8], seen: Version) -> Result<Swap, SharedDataFailure> {
+        self.shared.swap(key, bytes, seen)
+    }
+}
+
+impl Host for FakeHost {
+    fn wake(&mut self) -> Result<(), WakeFailure> {
+        self.wakes += 1;
+        Ok(())
+    }
+
+    fn call_store(&mut self, call: &StoreCall<'_>) -> Result<CallId, StoreError> {
+        assert!(call.timeout >= Span::from_millis(1), "the host reads this as no timeout");
+        if !self.store_reachable {
+            return Err(StoreError::Unreachable);
+        }
+        self.next_call += 1;
+        self.calls.push((CallId(self.next_call), call.body.to_vec()));
+        Ok(CallId(self.next_call))
+    }
+
+    fn resume(&mut self, stream: StreamId) {
+        self.outcomes.push((stream, Outcome::Passed(None)));
+    }
+
+    fn reply(&mut self, stream: StreamId, reply: &Reply) {
+        self.outcomes.push((stream, Outcome::Answered(reply.clone())));
+    }
+
+    fn count(&mut self, metric: MetricId, by: u64) {
+        assert!(by > 0, "hosts refuse to add nothing");
+        let name = self.metric_names[metric.0].clone();
+        *self.shared.0.borrow_mut().metrics.entry(name).or_default() += by;
+    }
+}

@@ -1,0 +1,177 @@
+//! What a decision charges, and what it leaves alone.
+
+use std::thread;
+
+use super::*;
+
+/// The remaining units of `keys`, of which each is a window of ten in ten seconds.
+fn remaining(timed: &Timed, now_us: u64, keys: &[&str]) -> Vec<u64> {
+    let look = |key: &&str| timed.take(now_us, key, window(10, 10 * SECOND_US), 0).remaining;
+    keys.iter().map(look).collect()
+}
+
+#[test]
+fn all_levels_are_charged_together() {
+    let timed = Timed::start();
+    let ten = window(10, 10 * SECOND_US);
+    let answer = timed.decide(START_US, &[charge("a", ten, 1), charge("b", ten, 3)]);
+    assert!(answer.admitted);
+    let told: Vec<u64> = answer.verdicts().iter().map(|verdict| verdict.remaining).collect();
+    assert_eq!(told, [9, 7]);
+    assert_eq!(remaining(&timed, START_US, &["a", "b"]), told);
+}
+
+#[test]
+fn tim_1_refused_spends_nothing() {
+    let timed = Timed::start();
+    let ten = window(10, 10 * SECOND_US);
+    let tight = gcra(1, 60 * SECOND_US, 2);
+    let three = [charge("a", ten, 1), charge("g", tight, 1), charge("b", ten, 1)];
+    let admitted: Vec<bool> = (0..5).map(|_| timed.decide(START_US, &three).admitted).collect();
+    assert_eq!(admitted, [true, true, false, false, false]);
+    assert_eq!(remaining(&timed, START_US, &["a", "b"]), [8, 8]);
+
+    let refused = timed.decide(START_US, &three);
+    let says: Vec<bool> = refused.verdicts().iter().map(|verdict| verdict.admitted).collect();
+    assert_eq!(says, [true, false, true]);
+    assert_eq!(refused.verdicts()[0].remaining, 8, "as it is, not as it would have been");
+    assert_eq!(refused.verdicts()[1].retry_after, Span::from_secs(60));
+}
+
+#[test]
+fn tim_1_a_tenant_over_its_limit_leaves_the_shared_window_to_others() {
+    let timed = Timed::start();
+    let shared = window(10, 60 * SECOND_US);
+    let send = |tenant: &str, limit| {
+        let tenant = charge(tenant, window(limit, 60 * SECOND_US), 1);
+        timed.decide(START_US, &[charge("shared", shared, 1), tenant]).admitted
+    };
+    assert_eq!((0..5).filter(|_| send("acme", 3)).count(), 3);
+    assert_eq!((0..8).filter(|_| send("globex", 100)).count(), 7);
+}
+
+#[test]
+fn a_refused_decision_writes_nothing() {
+    let timed = Timed::start();
+    let charges =
+        [charge("fresh", window(10, SECOND_US), 1), charge("none", window(0, SECOND_US), 1)];
+    assert!(!timed.decide(START_US, &charges).admitted);
+    assert!(timed.redis.keys().is_empty());
+}
+
+#[test]
+fn asking_with_no_cost_spends_nothing() {
+    let timed = Timed::start();
+    assert!(timed.take(START_US, "a", window(1, SECOND_US), 0).admitted);
+    assert!(timed.redis.keys().is_empty());
+    assert!(timed.take(START_US, "a", window(0, SECOND_US), 0).admitted);
+    assert!(timed.take(START_US, "a", gcra(1, SECOND_US, 0), 0).admitted);
+}
+
+#[test]
+fn tim_3_no_double_burst_at_a_window_edge() {
+    let timed = Timed::start();
+    for start in (0..100u64).map(|step| START_US + step * 10_000) {
+        let key = start.to_string();
+        let burst = |at: u64| {
+            let ten = ask(&[charge(&key, window(10, SECOND_US), 1)]);
+            let asked: Vec<_> = (0..10).map(|_| (start + at, ten.clone())).collect();
+            timed.decide_all(&asked).iter().filter(|answer| answer.admitted).count()
+        };
+        assert_eq!([burst(950_000), burst(1_050_000), burst(1_950_000)], [10, 0, 10]);
+    }
+}
+
+#[test]
+fn tim_5_a_cost_that_never_fits_is_refused_and_spends_nothing() {
+    let timed = Timed::start();
+    for (key, quota) in [("w", window(10, 60 * SECOND_US)), ("g", gcra(10, 60 * SECOND_US, 10))] {
+        let verdict = timed.take(START_US, key, quota, 11);
+        assert!(!verdict.admitted);
+        assert_eq!(verdict.retry_after, Span::from_secs(60), "{key}: the whole period");
+        assert!(timed.take(START_US, key, quota, 10).admitted, "{key}: all at once");
+    }
+}
+
+#[test]
+fn tim_6_a_limit_of_zero_refuses_everything() {
+    let timed = Timed::start();
+    for (key, quota) in [("w", window(0, 60 * SECOND_US)), ("g", gcra(10, 60 * SECOND_US, 0))] {
+        let verdict = timed.take(START_US, key, quota, 1);
+        assert!(!verdict.admitted);
+        assert_eq!(verdict.remaining, 0, "{key}");
+        assert_eq!(verdict.retry_after, Span::from_secs(60), "{key}");
+        assert_eq!(verdict.reset_after, verdict.retry_after, "{key}: not free now");
+    }
+}
+
+/// Goal: the largest numbers are kept to the unit, and are written as digits.
+#[test]
+fn tim_6_numbers_are_exact_up_to_the_largest() {
+    let timed = Timed::start();
+    let most = (1 << 53) - 1;
+    let day_us = 86_400 * SECOND_US;
+    let largest = window(u64::MAX, day_us);
+    assert_eq!(timed.take(START_US, "w", largest, most - 2).remaining, 2);
+    assert_eq!(timed.take(START_US + 1, "w", largest, 1).remaining, 1);
+    assert!(!timed.take(START_US + 2, "w", largest, 2).admitted);
+    assert_eq!(timed.take(START_US + 3, "w", largest, 1).remaining, 0);
+    assert!(!timed.take(START_US + 4, "w", largest, u64::MAX).admitted);
+    assert_eq!(
+        timed.redis.get("w").unwrap(),
+        format!("w1 {day_us} {START_US} {most} {}:{most}", START_US + 3)
+    );
+
+    // 2^53 parts in all: a burst of 2^23 units of 2^30 parts each.
+    let (per_us, burst) = (1 << 30, 1 << 23);
+    let full = gcra(1, per_us, burst);
+    assert_eq!(timed.take(START_US, "g", full, burst).remaining, 0);
+    assert_eq!(timed.redis.get("g").unwrap(), format!("g1 {START_US} {} {per_us} 1", 1u64 << 53));
+    let next = timed.take(START_US, "g", full, 1);
+    assert_eq!(next.retry_after, Span::from_micros(per_us));
+    assert_eq!(next.reset_after, Span::from_micros(1 << 53));
+    assert!(!timed.take(START_US + per_us - 1, "g", full, 1).admitted);
+    assert!(timed.take(START_US + per_us, "g", full, 1).admitted);
+
+    let fast = gcra(2_000_000_000, SECOND_US, 1);
+    assert!(timed.take(START_US, "fast", fast, 1).admitted);
+    assert!(!timed.take(START_US, "fast", fast, 1).admitted);
+    assert!(timed.take(START_US + 1, "fast", fast, 1).admitted);
+    assert!(timed.take(START_US + 10 * day_us, "fast", fast, 1).admitted, "no overflow when idle");
+}
+
+#[test]
+fn tim_9_traffic_at_exactly_the_rate_is_never_refused() {
+    let timed = Timed::start();
+    let all = |key: &str, quota, times: Vec<u64>| {
+        let ask_at = |at: &u64| (START_US + at, ask(&[charge(key, quota, 1)]));
+        let asked: Vec<_> = times.iter().map(ask_at).collect();
+        let refused = timed.decide_all(&asked).iter().filter(|answer| !answer.admitted).count();
+        assert_eq!(refused, 0, "{key}");
+    };
+    let every = |count: u64, per: u64| (0..count).map(|k| (k * SECOND_US).div_ceil(per)).collect();
+    all("gcra 600/s", gcra(600, SECOND_US, 400), every(6_000, 600));
+    let slow = (0..420).map(|k: u64| (k * 60 * SECOND_US).div_ceil(7)).collect();
+    all("gcra 7/min", gcra(7, 60 * SECOND_US, 1), slow);
+    all("window 1/10s", window(1, 10 * SECOND_US), vec![0, 10 * SECOND_US, 20 * SECOND_US]);
+    for limit in 1..=16 {
+        all(&format!("window {limit}/s"), window(limit, SECOND_US), every(100, limit));
+    }
+}
+
+/// Goal: many clients at once, on Redis's own clock, get exactly what there is.
+#[test]
+fn concurrent_clients_share_one_budget() {
+    let redis = Redis::start();
+    let charges = [charge("shared", window(100, 600 * SECOND_US), 1)];
+    let batch = vec![ask(&charges); 8];
+    let admitted = |_| {
+        let answers = (0..10).flat_map(|_| decide(&redis, &batch));
+        answers.filter(|answer| answer.as_ref().expect("an answer").admitted).count()
+    };
+    let total: usize = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8).map(|client| scope.spawn(move || admitted(client))).collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
+    assert_eq!(total, 100);
+}
