@@ -1,0 +1,194 @@
+//! Group commit: decisions of many requests go to the store in one call.
+//!
+//! Requests put themselves on a list; the wake-up that follows sends all of them at once. While
+//! [`CALLS_MAX`] calls are under way the list waits for one to end, so a slow store makes larger
+//! calls, not more of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use crate::host::{CallId, Host, StoreCall, StreamId};
+use crate::policy::{Charge, StorePolicy};
+use crate::store::{Answer, DECISIONS_MAX, Decision, ScriptCall, StoreError, decode, encode};
+use crate::units::{Instant, Span};
+
+/// Calls of one worker that are under way at a time.
+const CALLS_MAX: usize = 8;
+
+/// Decisions that wait for a call. More are not taken: their limits follow `on_store_error`.
+const WAITING_MAX: usize = 16_384;
+
+/// Requests resumed or answered in one callback. The host runs each of them nested in the one
+/// before, on one stack.
+const DELIVERIES_MAX: usize = 64;
+
+/// The shortest timeout that the host does not read as "none".
+const TIMEOUT_MIN: Span = Span::from_millis(1);
+
+/// Who wants to know a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A paused request.
+    Stream(StreamId),
+    /// Nobody waits: these are the charges of a limit in shadow mode.
+    Shadow(Rc<[Charge]>),
+}
+
+/// A decision that is wanted from the store.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) ticket: Ticket,
+    pub(super) decision: Decision,
+}
+
+/// Who wants a decision, and until when.
+#[derive(Clone, Debug)]
+pub(super) struct Ticket {
+    pub(super) asker: Asker,
+    pub(super) deadline: Instant,
+    /// Whether the script was already sent for it; then it is not sent again.
+    pub(super) reloaded: bool,
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+struct Call {
+    tickets: Vec<Ticket>,
+    decisions: Vec<Decision>,
+    script: ScriptCall,
+}
+
+/// What the store, or its absence, said to someone.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) asker: Asker,
+    pub(super) result: Result<Answer, StoreError>,
+}
+
+/// The jobs of one worker.
+#[derive(Debug, Default)]
+pub(super) struct GroupCommit {
+    waiting: VecDeque<Job>,
+    calls: BTreeMap<CallId, Call>,
+    ready: VecDeque<Delivery>,
+}
+
+impl GroupCommit {
+    /// Takes a job on.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not taken on: too many wait, or the host will not call back.
+    pub(super) fn add(&mut self, host: &mut impl Host, job: Job) -> Result<(), StoreError> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(StoreError::Busy);
+        }
+        // Where others wait, a wake-up or the end of a call is already on its way.
+        if self.waiting.is_empty() {
+            host.wake().map_err(|_| StoreError::Unreachable)?;
+        }
+        self.waiting.push_back(job);
+        Ok(())
+    }
+
+    /// Sends what waits, as far as calls may be made. Jobs for which `wanted` is false are dropped.
+    pub(super) fn send(
+        &mut self,
+        host: &mut impl Host,
+        store: &StorePolicy,
+        now: Instant,
+        wanted: impl Fn(&Asker) -> bool,
+    ) {
+        while self.calls.len() < CALLS_MAX {
+            let call = self.next_call(now, &wanted);
+            let Some(deadline) = call.tickets.iter().map(|ticket| ticket.deadline).min() else {
+                return;
+            };
+            let body = encode(store, &call.decisions, call.script);
+            let timeout = deadline.since(now).max(TIMEOUT_MIN);
+            match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
+                Ok(id) => drop(self.calls.insert(id, call)),
+                Err(error) => self.fail(&call.tickets, error),
+            }
+        }
+    }
+
+    fn next_call(&mut self, now: Instant, wanted: impl Fn(&Asker) -> bool) -> Call {
+        let mut call =
+            Call { tickets: Vec::new(), decisions: Vec::new(), script: ScriptCall::Cached };
+        while call.tickets.len() < DECISIONS_MAX {
+            let Some(Job { ticket, decision }) = self.waiting.pop_front() else { break };
+            if !wanted(&ticket.asker) {
+                continue;
+            }
+            if ticket.deadline.since(now) < TIMEOUT_MIN {
+                self.fail(&[ticket], StoreError::Timeout);
+                continue;
+            }
+            if ticket.reloaded {
+                call.script = ScriptCall::Load;
+            }
+            call.tickets.push(ticket);
+            call.decisions.push(decision);
+        }
+        call
+    }
+
+    /// Takes a call's result. A script that the store forgot is sent once more.
+    pub(super) fn receive(
+        &mut self,
+        store: &StorePolicy,
+        id: CallId,
+        body: Result<&[u8], StoreError>,
+    ) {
+        let Some(Call { tickets, decisions, script }) = self.calls.remove(&id) else { return };
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => return self.fail(&tickets, error),
+        };
+        let results = decode(store, &decisions, script, body);
+        for ((mut ticket, decision), result) in tickets.into_iter().zip(decisions).zip(results) {
+            if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
+                ticket.reloaded = true;
+                self.waiting.push_back(Job { ticket, decision });
+            } else {
+                self.ready.push_back(Delivery { asker: ticket.asker, result });
+            }
+        }
+    }
+
+    fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
+        let failed = |ticket: &Ticket| Delivery { asker: ticket.asker.clone(), result: Err(error) };
+        self.ready.extend(tickets.iter().map(failed));
+    }
+
+    /// Fails whatever has waited for too long; the last resort where no call reports back.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let late = |ticket: &Ticket| ticket.deadline <= now;
+        let waiting = std::mem::take(&mut self.waiting);
+        for job in waiting {
+            match late(&job.ticket) {
+                true => self.fail(&[job.ticket], StoreError::Timeout),
+                false => self.waiting.push_back(job),
+            }
+        }
+        let calls = std::mem::take(&mut self.calls);
+        for (id, call) in calls {
+            match call.tickets.iter().any(late) {
+                true => self.fail(&call.tickets, StoreError::Timeout),
+                false => drop(self.calls.insert(id, call)),
+            }
+        }
+    }
+
+    /// The deliveries of one callback.
+    pub(super) fn take_ready(&mut self) -> Vec<Delivery> {
+        let count = self.ready.len().min(DELIVERIES_MAX);
+        self.ready.drain(..count).collect()
+    }
+
+    /// Whether deliveries are left for another callback.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}

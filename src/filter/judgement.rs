@@ -1,0 +1,31 @@
+//! The verdicts of all levels of a request, and which of them to tell.
+
+use crate::limiter::Verdict;
+use crate::policy::Charge;
+
+/// What one charge's level said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) charge: Charge,
+    pub(super) verdict: Verdict,
+}
+
+/// Pairs each charge with its verdict.
+pub(super) fn judge(charges: &[Charge], verdicts: &[Verdict]) -> Vec<Judgement> {
+    let pairs = charges.iter().cloned().zip(verdicts.iter().copied());
+    pairs.map(|(charge, verdict)| Judgement { charge, verdict }).collect()
+}
+
+/// The level with the least left; of several, the one that is free again last.
+pub(super) fn tightest(judgements: &[Judgement]) -> Option<&Judgement> {
+    judgements.iter().min_by_key(|judgement| {
+        let verdict = &judgement.verdict;
+        (verdict.remaining, std::cmp::Reverse(verdict.reset_after))
+    })
+}
+
+/// The refusing level that has room last: whoever waits for it need not fear the others.
+pub(super) fn blamed(judgements: &[Judgement]) -> Option<&Judgement> {
+    let refusing = judgements.iter().filter(|judgement| !judgement.verdict.admitted);
+    refusing.max_by_key(|judgement| judgement.verdict.retry_after)
+}

@@ -1,0 +1,210 @@
+//! The closed list of metrics. The configuration fixes it; traffic never adds to it.
+//!
+//! Names carry their labels as `.key=value` parts, which Envoy's `stats_tags` turn into labels.
+//! Every request adds one to exactly one of the `fairshare_requests` series whose outcome is
+//! `admitted`, `refused`, `exempt` or `errored`, so these sum up to all requests. `shadow_refused`
+//! comes on top: what limits in shadow mode would have refused.
+
+use crate::policy::{LEVELS, Level, Policy};
+use crate::store::StoreError;
+
+/// A metric's place in [`Metrics::names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MetricId(pub usize);
+
+/// How a request ended, as far as limits are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every level had room; counted at the level with the least left.
+    Admitted,
+    /// Some level had none; counted at the one that is named in the answer.
+    Refused,
+    /// A limit in shadow mode would have refused it.
+    ShadowRefused,
+}
+
+/// Why a request was refused: the `code` of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// A window or GCRA level has no room.
+    RateLimited,
+    /// The store is out of reach and the limit says `deny`.
+    StoreUnavailable,
+    /// No identity where one is required.
+    IdentityMissing,
+    /// More than one value.
+    IdentityAmbiguous,
+    /// Not usable as an identity.
+    IdentityInvalid,
+}
+
+/// Every metric's number.
+#[derive(Debug)]
+pub struct Metrics {
+    names: Vec<String>,
+}
+
+const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
+const CODES: [Code; 5] = [
+    Code::RateLimited,
+    Code::StoreUnavailable,
+    Code::IdentityMissing,
+    Code::IdentityAmbiguous,
+    Code::IdentityInvalid,
+];
+
+/// Series that do not depend on the configuration, before those that do.
+const ADMITTED_WITHOUT_LIMIT: MetricId = MetricId(0);
+const EXEMPT: MetricId = MetricId(1);
+const ERRORED: MetricId = MetricId(2);
+const EVICTIONS: MetricId = MetricId(3);
+const GIVEN_UP: MetricId = MetricId(4);
+const STORE_OK: MetricId = MetricId(5);
+const FIXED: usize = 6;
+
+impl Code {
+    /// The name in answers and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RateLimited => "rate_limited",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::IdentityMissing => "identity_missing",
+            Self::IdentityAmbiguous => "identity_ambiguous",
+            Self::IdentityInvalid => "identity_invalid",
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::RateLimited => 0,
+            Self::StoreUnavailable => 1,
+            Self::IdentityMissing => 2,
+            Self::IdentityAmbiguous => 3,
+            Self::IdentityInvalid => 4,
+        }
+    }
+}
+
+impl Outcome {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Refused => "refused",
+            Self::ShadowRefused => "shadow_refused",
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::Admitted => 0,
+            Self::Refused => 1,
+            Self::ShadowRefused => 2,
+        }
+    }
+}
+
+const fn level_index(level: Level) -> usize {
+    match level {
+        Level::Shared => 0,
+        Level::Tenant => 1,
+        Level::Credential => 2,
+    }
+}
+
+impl Metrics {
+    /// The metrics of a policy.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        let request = |limit: &str, level: &str, outcome: &str| {
+            format!("fairshare_requests.limit={limit}.level={level}.outcome={outcome}")
+        };
+        let mut names = vec![
+            request("none", "none", "admitted"),
+            request("none", "none", "exempt"),
+            request("none", "none", "errored"),
+            "fairshare_evictions".to_owned(),
+            "fairshare_decisions_given_up".to_owned(),
+            "fairshare_store_calls.result=ok".to_owned(),
+        ];
+        names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
+        names.extend(
+            StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
+        );
+        for limit in &policy.limits {
+            for level in LEVELS {
+                let of_level =
+                    |outcome: Outcome| request(&limit.name, level.name(), outcome.name());
+                names.extend(OUTCOMES.map(of_level));
+            }
+        }
+        Self { names }
+    }
+
+    /// Every name, in the order of the numbers.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Requests that no limit matched.
+    #[must_use]
+    pub const fn admitted_without_limit(&self) -> MetricId {
+        ADMITTED_WITHOUT_LIMIT
+    }
+
+    /// Requests that are never counted.
+    #[must_use]
+    pub const fn exempt(&self) -> MetricId {
+        EXEMPT
+    }
+
+    /// Requests that were answered with an error of identity or store.
+    #[must_use]
+    pub const fn errored(&self) -> MetricId {
+        ERRORED
+    }
+
+    /// Records evicted from the node's slab while they still mattered.
+    #[must_use]
+    pub const fn evictions(&self) -> MetricId {
+        EVICTIONS
+    }
+
+    /// Decisions that the node refused because contention outlasted every try.
+    #[must_use]
+    pub const fn given_up(&self) -> MetricId {
+        GIVEN_UP
+    }
+
+    /// Decisions that the store answered.
+    #[must_use]
+    pub const fn store_ok(&self) -> MetricId {
+        STORE_OK
+    }
+
+    /// Refusals with this code.
+    #[must_use]
+    pub fn refusals(&self, code: Code) -> MetricId {
+        MetricId(FIXED.saturating_add(code.index()))
+    }
+
+    /// Decisions that the store did not answer, by kind.
+    #[must_use]
+    pub fn store_error(&self, error: StoreError) -> MetricId {
+        let index = StoreError::ALL.iter().position(|kind| *kind == error).unwrap_or(0);
+        MetricId(FIXED.saturating_add(CODES.len()).saturating_add(index))
+    }
+
+    /// Requests that ended at this level of the limit at this place in the policy.
+    #[must_use]
+    pub fn requests(&self, limit: usize, level: Level, outcome: Outcome) -> MetricId {
+        let row = limit.saturating_mul(LEVELS.len()).saturating_add(level_index(level));
+        let first = FIXED.saturating_add(CODES.len()).saturating_add(StoreError::ALL.len());
+        MetricId(
+            row.saturating_mul(OUTCOMES.len())
+                .saturating_add(outcome.index())
+                .saturating_add(first),
+        )
+    }
+}

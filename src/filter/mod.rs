@@ -1,0 +1,17 @@
+//! A request's life as one state machine: inputs in, effects out.
+//!
+//! [`Worker`] is one proxy worker's filter. Its `on_*` methods are called for what the host
+//! reports, each with the time; what is to be done comes back as a [`Step`] or goes through the
+//! [`Host`](crate::host::Host). No method blocks, and every request that is paused has a deadline.
+
+mod fields;
+mod group_commit;
+mod judgement;
+mod metrics;
+mod refusal;
+mod worker;
+
+pub use fields::RateLimitFields;
+pub use metrics::{Code, MetricId, Metrics, Outcome};
+pub use refusal::{Refusal, Reply};
+pub use worker::{Step, Worker};

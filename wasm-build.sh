@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Builds target/fairshare.wasm: release, pruned to what Envoy calls, same bytes for the same inputs.
+#
+#   ./wasm-build.sh
+#
+# Gets the Rust target wasm32-wasip1 where rustup can. CARGO_TARGET_DIR moves cargo's own files; the
+# module is always written to target/fairshare.wasm.
+set -euo pipefail
+
+readonly TARGET=wasm32-wasip1
+readonly SIZE_LIMIT_BYTES=409600
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$root"
+cargo_target_dir=${CARGO_TARGET_DIR:-target}
+module=target/fairshare.wasm
+
+die() {
+  printf 'wasm-build.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+# Standard library for the target: present, or installed by rustup, or one line that says what to do.
+get_target() {
+  if [ -d "$(rustc --print target-libdir --target "$TARGET" 2>/dev/null)" ]; then
+    return
+  fi
+  command -v rustup >/dev/null ||
+    die "the Rust target $TARGET is missing and rustup is not here to add it: install rustup (https://rustup.rs), or your distribution's Rust standard library for $TARGET"
+  rustup target add "$TARGET" ||
+    die "rustup could not add the Rust target $TARGET (see above): check the network, then run: rustup target add $TARGET"
+}
+
+# Absolute paths end up in panic messages. They are mapped to fixed names, so that neither the
+# checkout's place, nor the user's home, nor an installed rust-src changes the module.
+path_remapping() {
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo} rust_src commit
+  rust_src=$(rustc --print sysroot)/lib/rustlib/src/rust
+  commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
+  printf -- '--remap-path-prefix=%s=/cargo\x1f' "$cargo_home"
+  printf -- '--remap-path-prefix=%s=/rustc/%s\x1f' "$rust_src" "$commit"
+  printf -- '--remap-path-prefix=%s=/fairshare' "$root"
+}
+
+build_module() {
+  # The encoded form takes precedence over RUSTFLAGS, which must not change the module.
+  CARGO_ENCODED_RUSTFLAGS=$(path_remapping) cargo build --release --lib --no-default-features \
+    --target "$TARGET" --locked --target-dir "$cargo_target_dir"
+}
+
+# Tools are built for this machine, apart from the plugin: own lock file, own target directory.
+build_prune() {
+  env -u CARGO_TARGET_DIR cargo build --quiet --release --locked \
+    --manifest-path tools/prune/Cargo.toml --target-dir target/tools
+}
+
+command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
+get_target
+build_module
+build_prune
+
+mkdir -p target
+pruned=$(mktemp target/fairshare.wasm.XXXXXX)
+trap 'rm -f "$pruned"' EXIT
+target/tools/release/prune "$cargo_target_dir/$TARGET/release/fairshare.wasm" "$pruned"
+
+size=$(wc -c <"$pruned")
+if [ "$size" -gt "$SIZE_LIMIT_BYTES" ]; then
+  die "the module has $size bytes, over the limit of $SIZE_LIMIT_BYTES: drop a dependency or code, or move the limit in wasm-build.sh with a reason"
+fi
+chmod 644 "$pruned"
+mv "$pruned" "$module"
+printf '%s  %s bytes  sha256 %s\n' "$module" "$size" "$(sha256sum "$module" | cut -d' ' -f1)"
