@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# Runs every check and test of the project, on a real Envoy and a real Redis. What is missing is fetched.
+#
+#   ./envoy/test.sh               everything
+#   ./envoy/test.sh e2e [NAME…]   the end-to-end cases whose names contain one of NAME
+#
+# ENVOY_BIN and REDIS_BIN choose the programs. Tests take free ports.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=envoy/lib.sh
+. envoy/lib.sh
+
+readonly MODULE_FLAGS=(--lib --no-default-features --target wasm32-wasip1)
+readonly PRUNE_FLAGS=(--manifest-path tools/prune/Cargo.toml --target-dir target/tools)
+summary=()
+failures=0
+last_status=0
+
+# === the checks, each a function that fails where something is wrong ===
+
+check_format() {
+  cargo fmt --check
+  cargo fmt --check --manifest-path tools/prune/Cargo.toml
+}
+
+check_scripts() {
+  if ! command -v shellcheck >/dev/null; then
+    note "shellcheck is not here, so the scripts are not checked"
+    return
+  fi
+  shellcheck --external-sources wasm-build.sh envoy/*.sh .ci/run
+}
+
+lint_native() {
+  cargo clippy --locked --all-targets -- -D warnings
+}
+
+lint_module() {
+  cargo clippy --locked "${MODULE_FLAGS[@]}" -- -D warnings
+}
+
+# In the profile in which the module's build uses the tool.
+test_prune() {
+  cargo clippy --locked --release --all-targets "${PRUNE_FLAGS[@]}" -- -D warnings
+  cargo test --locked --release "${PRUNE_FLAGS[@]}"
+}
+
+build_documentation() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --lib
+}
+
+# Unit and integration tests: all but tests/e2e.rs.
+test_native() {
+  local file targets=()
+  for file in tests/*.rs; do
+    [ "$file" = tests/e2e.rs ] || targets+=(--test "$(basename "$file" .rs)")
+  done
+  cargo test --locked --lib --bins --examples "${targets[@]}"
+  cargo test --locked --doc
+}
+
+# Builds a copy of the tree in another directory, and wants the same bytes.
+check_reproducible() {
+  local copy
+  copy=$(mktemp -d)
+  # shellcheck disable=SC2064 # The directory as it is now.
+  trap "rm -rf '$copy'" EXIT
+  tar --exclude=./target --exclude=./.tools --exclude=./.git -cf - . | tar -xf - -C "$copy"
+  mkdir "$copy/target"
+  ln -s "$PWD/target/tools" "$copy/target/tools"
+  (unset CARGO_TARGET_DIR && "$copy/wasm-build.sh")
+  cmp target/fairshare.wasm "$copy/target/fairshare.wasm"
+}
+
+# Every example is one that the command line understands, and that Envoy loads with the reference
+# configuration; a broken one is refused, so this check can fail.
+check_examples() {
+  local plugin yaml
+  build_native
+  yaml=$(mktemp --suffix .yaml)
+  # shellcheck disable=SC2064 # The file as it is now.
+  trap "rm -f '$yaml'" EXIT
+  export FAIRSHARE_PORT=10000 FAIRSHARE_ADMIN_PORT=9901 FAIRSHARE_UPSTREAM_PORT=8000
+  export FAIRSHARE_WASM=target/fairshare.wasm FAIRSHARE_REDIS_SOCKET=redis.sock FAIRSHARE_ACCESS_LOG=/dev/null
+  for plugin in envoy/plugin/*.json; do
+    echo "$plugin"
+    fairshare check "$plugin" >/dev/null
+    fill_in "$plugin" >"$yaml"
+    validate "$yaml"
+  done
+  fill_in <(echo '{"limits": 1}') >"$yaml"
+  if validate "$yaml" >/dev/null 2>&1; then die "Envoy took a broken plugin JSON"; fi
+}
+
+validate() {
+  "$ENVOY_BIN" --mode validate --log-level warning -c "$1"
+}
+
+# test_e2e [NAME...]
+test_e2e() {
+  local log status=0
+  log=$(mktemp)
+  cargo test --locked --test e2e -- "$@" 2>&1 | tee "$log" || status=$?
+  if [ $status = 0 ] && grep -q '^running 0 tests' "$log"; then
+    status=1
+    note "no end-to-end case is called so: $*"
+  fi
+  rm -f "$log"
+  return $status
+}
+
+# The README's demonstration, on other ports.
+try_demo() {
+  FAIRSHARE_PORT=$(free_port)
+  FAIRSHARE_ADMIN_PORT=$(free_port)
+  export FAIRSHARE_PORT FAIRSHARE_ADMIN_PORT
+  ./envoy/up.sh --detach
+  trap ./envoy/down.sh EXIT
+  expect_statuses '200 200 200 200 200 429' / 'x-tenant-id: acme'
+  expect_statuses 200 / 'x-tenant-id: globex'
+  expect_statuses '200 200 200 429' /global/ 'x-tenant-id: initech'
+  expect_statuses '200 200 200 200 200 200' /healthz 'x-tenant-id: acme'
+  http_get "$FAIRSHARE_PORT" / 'x-tenant-id: acme' | grep -i '^retry-after: [1-9]'
+  http_get "$FAIRSHARE_ADMIN_PORT" /stats/prometheus | grep '^fairshare_requests{.*outcome="admitted"'
+  ./envoy/down.sh
+  trap - EXIT
+  ./envoy/down.sh | grep 'was not up'
+  if port_is_busy "$FAIRSHARE_PORT"; then die "down.sh left Envoy running"; fi
+}
+
+# expect_statuses 'STATUS...' PATH HEADER: as many requests as statuses, one after the other.
+expect_statuses() {
+  local expected=$1 found=() _
+  for _ in $expected; do found+=("$(http_status "$FAIRSHARE_PORT" "$2" "$3")"); done
+  echo "$2 ($3): ${found[*]}"
+  [ "${found[*]}" = "$expected" ] || die "expected $expected"
+}
+
+# === the run ===
+
+# step NAME COMMAND...: runs it in a shell of its own and notes how it went and how long it took.
+step() {
+  local name=$1 start=$SECONDS status
+  shift
+  printf '\n=== %s\n' "$name"
+  # A condition around the command would switch off `set -e` inside it.
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  local result=ok
+  [ $status = 0 ] || result=FAILED failures=$((failures + 1))
+  last_status=$status
+  summary+=("$(printf '%-28s %-6s %4d s' "$name" $result $((SECONDS - start)))")
+  echo "=== ${summary[-1]}"
+}
+
+get_tools() {
+  command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
+  get_envoy
+  get_redis
+}
+
+need_lints() {
+  cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
+  rustup component add rustfmt clippy ||
+    die "rustfmt or clippy is missing: install both (rustup component add rustfmt clippy)"
+}
+
+run_all() {
+  need_lints
+  step "format" check_format
+  step "scripts" check_scripts
+  step "lints" lint_native
+  step "unit and integration tests" test_native
+  step "documentation" build_documentation
+  step "prune tool" test_prune
+  step "module" ./wasm-build.sh
+  # Where it failed, an older module may lie there, which the end-to-end tests must not take.
+  [ "$last_status" != 0 ] || export FAIRSHARE_WASM_FRESH=1
+  step "module lints" lint_module
+  step "module is reproducible" check_reproducible
+  step "examples load" check_examples
+  step "end-to-end tests" test_e2e
+  step "demonstration" try_demo
+}
+
+finish() {
+  printf '\n=== summary\n'
+  printf '%s\n' "${summary[@]}"
+  if [ "$failures" -gt 0 ]; then
+    echo "$failures of ${#summary[@]} failed"
+    exit 1
+  fi
+  echo "all ${#summary[@]} passed in $SECONDS s"
+}
+
+case ${1:-} in
+  '')
+    get_tools
+    run_all
+    ;;
+  e2e)
+    shift
+    get_tools
+    step "end-to-end tests" test_e2e "$@"
+    ;;
+  *)
+    sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
+finish

@@ -1,0 +1,269 @@
+//! The filter end to end: real Envoys with two workers each, and a real Redis.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and they do have a clock"
+)]
+
+mod scenarios;
+mod support;
+
+use std::fs;
+use std::rc::Rc;
+use std::time::Duration;
+
+use scenarios::{Rig, by, expect, global_limit, identity, merged, node, node_limit, store, window};
+use serde_json::{Value, json};
+use support::client::{Request, Response};
+use support::envoy::{Envoy, Update};
+use support::redis::Redis;
+
+/// An Envoy that starts with the scenario's first configuration.
+#[derive(Default)]
+struct EnvoyRig {
+    envoy: Option<Envoy>,
+    redis: Option<Rc<Redis>>,
+}
+
+impl EnvoyRig {
+    fn with_redis() -> Self {
+        Self { redis: Some(Rc::new(Redis::start())), envoy: None }
+    }
+
+    fn envoy(&mut self) -> &mut Envoy {
+        self.envoy.as_mut().expect("a configuration")
+    }
+}
+
+impl Rig for EnvoyRig {
+    fn send(&mut self, request: &Request) -> Response {
+        self.envoy().send(request)
+    }
+
+    fn wait(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn update(&mut self, plugin: &Value) -> Result<(), String> {
+        let Some(envoy) = &mut self.envoy else {
+            let mut builder = Envoy::builder(plugin);
+            if let Some(redis) = &self.redis {
+                builder = builder.redis_unix(redis.socket());
+            }
+            self.envoy = Some(builder.try_start().map_err(|failure| failure.log)?);
+            return Ok(());
+        };
+        match envoy.update_plugin(plugin) {
+            Update::Accepted => Ok(()),
+            Update::Rejected(log) => Err(log),
+        }
+    }
+
+    /// Without its socket's name nobody finds the server, and it comes back with its name.
+    fn set_store(&mut self, reachable: bool) {
+        let socket = self.redis.as_ref().expect("a Redis").socket();
+        let hidden = socket.with_extension("hidden");
+        let (from, to) = if reachable { (hidden.as_path(), socket) } else { (socket, &*hidden) };
+        fs::rename(from, to).expect("the socket's name");
+    }
+
+    fn metric(&mut self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        self.envoy().metric(&format!("fairshare_{name}"), labels)
+    }
+}
+
+impl Drop for EnvoyRig {
+    /// Whatever a scenario sent, no VM may have failed.
+    fn drop(&mut self) {
+        if let (Some(envoy), false) = (&self.envoy, std::thread::panicking()) {
+            let log = envoy.log();
+            assert!(
+                !log.contains("wasm vm failed") && !log.contains("Function: proxy_on"),
+                "{log}"
+            );
+        }
+    }
+}
+
+macro_rules! on_envoy {
+    ($rig:expr => $($module:ident :: $scenario:ident),* $(,)?) => {
+        $(#[test] fn $scenario() { $module::$scenario(&mut $rig); })*
+    };
+}
+
+on_envoy!(EnvoyRig::default() =>
+    node::over_rate_answers_429_with_retry_after,
+    node::tenants_do_not_share_buckets,
+    node::refused_request_spends_nothing,
+    node::two_workers_share_one_budget,
+    node::default_tenant_skips_tenant_window,
+    node::kill_switch_off_restores_shared_only,
+    node::overrides_replace_the_tenant_level,
+    node::namespaces_are_independent,
+    node::gcra_admits_its_burst_at_once,
+    node::probes_are_exempt,
+    node::a_changed_limit_applies_to_current_usage,
+    node::bad_update_keeps_the_old_config,
+    node::shadow_refuses_nothing,
+    node::metrics_add_up,
+    identity::duplicate_tenant_header_is_refused,
+    identity::non_utf8_headers_never_trap,
+    identity::missing_tenant_follows_its_policy,
+    identity::header_names_have_no_case,
+    identity::long_names_are_refused_and_separators_do_not_collide,
+    identity::one_credential_has_one_bucket,
+);
+
+on_envoy!(EnvoyRig::with_redis() =>
+    store::strict_limits_are_decided_in_the_store,
+    store::the_node_gives_back_what_the_store_refuses,
+    store::redis_down_follows_on_store_error,
+    store::a_global_shadow_limit_is_only_counted,
+);
+
+#[test]
+fn red_3_a_forgotten_script_is_sent_again() {
+    let mut rig = EnvoyRig::with_redis();
+    let redis = rig.redis.clone().expect("a Redis");
+    let mut forget = || drop(redis.run(&["SCRIPT", "FLUSH"]));
+    store::red_3_a_forgotten_script_is_sent_again(&mut rig, &mut forget);
+}
+
+/// E3: all Envoys that share a Redis share one budget.
+#[test]
+fn two_envoys_share_one_global_budget() {
+    let redis = Redis::start();
+    let plugin = global_limit(json!({}), json!({"tenant": window(30, "1m")}));
+    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+    let envoys = [start(), start()];
+    let admitted =
+        |envoy: &Envoy| (0..40).filter(|_| envoy.send(&by("acme")).status == 200).count();
+    let both: Vec<usize> = std::thread::scope(|scope| {
+        let threads = envoys.each_ref().map(|envoy| scope.spawn(move || admitted(envoy)));
+        threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
+    });
+    assert_eq!(both.iter().sum::<usize>(), 30, "{both:?}");
+    assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
+}
+
+/// CFG-1: a document that is wrong from the start keeps Envoy from starting, and the log says why.
+#[test]
+fn bad_config_names_path_value_rule_and_fix() {
+    let plugin = json!({
+        "limits": [{
+            "name": "dns",
+            "shared": {"requests": 20, "window": "1s"},
+            "tenant": {"requests": 30, "window": "1s"},
+            "windw": "1s",
+        }],
+    });
+    let failure = Envoy::builder(plugin).fixed_listener().try_start().err().expect("no start");
+    let line = failure.log.lines().find(|line| line.contains("limits[0].tenant.requests"));
+    let line = line.unwrap_or_else(|| panic!("no such line:\n{}", failure.log));
+    for part in ["30", "shared", "20", "lower"] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(failure.log.contains("limits[0].windw"), "{}", failure.log);
+}
+
+/// O3: the access log tells a refusal by its code.
+#[test]
+fn the_access_log_names_the_refusal() {
+    let envoy = Envoy::builder(node_limit(json!({"tenant": window(1, "1m")}))).start();
+    assert_eq!(envoy.send(&by("acme")).status, 200);
+    assert_eq!(envoy.send(&by("acme")).status, 429);
+    assert!(envoy.access_log_line("fairshare_rate_limited").contains(" 429 "));
+    assert_eq!(envoy.upstream().count(), 1);
+}
+
+/// RSP-3: over a limit a gRPC client gets RESOURCE_EXHAUSTED, everyone else a 429.
+#[test]
+fn rsp_3_grpc_clients_get_a_grpc_status() {
+    let envoy = Envoy::builder(node_limit(json!({"tenant": window(0, "1m")}))).start();
+    let call = |content_type: &str| {
+        let request = Request::post("/svc/Method", b"").tenant("acme");
+        envoy.send(&request.header("content-type", content_type))
+    };
+    for content_type in ["application/grpc", "application/grpc+proto"] {
+        let refused = call(content_type);
+        assert_eq!(refused.status, 200);
+        assert_eq!(refused.header("grpc-status").as_deref(), Some("8"));
+        assert!(refused.header("grpc-message").expect("a message").contains("dns"));
+        assert!(refused.header("retry-after").is_some());
+        assert!(refused.body.is_empty());
+    }
+    for content_type in ["application/grpc-web+proto", "application/grpcx", "application/json"] {
+        assert_eq!(call(content_type).status, 429, "{content_type}");
+    }
+}
+
+/// RSP-5: a refusal of HEAD has no body; a genuine CORS preflight is not counted.
+#[test]
+fn rsp_5_head_has_no_body_and_preflights_are_exempt() {
+    let envoy = Envoy::builder(node_limit(json!({"tenant": window(1, "1m")}))).start();
+    let preflight = Request::new("OPTIONS", "/")
+        .tenant("acme")
+        .header("origin", "https://app.example")
+        .header("access-control-request-method", "GET");
+    for _ in 0..3 {
+        assert_eq!(envoy.send(&preflight).status, 200);
+    }
+    assert_eq!(envoy.send(&Request::new("OPTIONS", "/").tenant("acme")).status, 200);
+    let refused = envoy.send(&Request::new("HEAD", "/").tenant("acme"));
+    assert_eq!((refused.status, refused.body.len()), (429, 0));
+    assert!(refused.header("retry-after").is_some());
+}
+
+/// VMX-3: a store that cannot even be called delays nobody and follows `on_store_error`.
+#[test]
+fn vmx_3_a_store_that_cannot_be_called_hangs_nobody() {
+    for (cluster, redis) in [("nope", true), ("fairshare_redis", false)] {
+        let mut plugin =
+            global_limit(json!({"on_store_error": "deny"}), json!({"tenant": window(9, "1m")}));
+        plugin["store"]["cluster"] = json!(cluster);
+        let mut builder = Envoy::builder(plugin);
+        if redis {
+            builder = builder.redis_unix("/nowhere/redis.sock");
+        }
+        let envoy = builder.start();
+        for _ in 0..3 {
+            assert_eq!(envoy.send(&by("acme")).status, 503, "{cluster}");
+        }
+    }
+}
+
+/// O2: a credential's secret stands in no store, metric, log or answer.
+#[test]
+fn secrets_appear_nowhere() {
+    const SECRET: &str = "s3cr3t-credential-value";
+    let redis = Redis::start();
+    let plugin = merged(
+        global_limit(json!({}), json!({"credential": window(2, "1m")})),
+        json!({"identity": {"hash_key": "a-hash-key-of-some-length"}}),
+    );
+    let envoy = Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+    for _ in 0..3 {
+        let answer = envoy.send(&Request::get("/").header("x-api-key", SECRET));
+        assert!(answer.status == 200 || !answer.text().contains(SECRET));
+    }
+    let keys = redis.keys();
+    assert!(keys.iter().any(|key| key.contains(":c:")), "{keys:?}");
+    let values = keys.iter().filter_map(|key| redis.get(key));
+    let everything = [envoy.stats(), envoy.prometheus(), envoy.log(), keys.join(" ")];
+    assert!(everything.into_iter().chain(values).all(|text| !text.contains(SECRET)));
+}
+
+/// Requests by one client after another keep the mixture of all kinds of input from ever trapping.
+#[test]
+fn expectations_hold_for_many_mixed_requests() {
+    let mut rig = EnvoyRig::default();
+    rig.update(&node_limit(json!({"shared": window(30, "1m"), "tenant": window(10, "1m")})))
+        .unwrap();
+    for byte in 0x80..=0xff_u8 {
+        let request = Request::get("/").tenant([b'a', byte]).header("x-odd", [byte, b' ', byte]);
+        assert_eq!(rig.send(&request).status, 400);
+    }
+    expect(&mut rig, &by("acme"), 10, 3);
+}

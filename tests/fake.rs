@@ -1,0 +1,143 @@
+//! The scenarios on a host of the tests' own: four workers, a clock that the tests move, and a real
+//! Redis behind the store calls.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and they do have a clock"
+)]
+
+mod fake_host;
+mod scenarios;
+mod support;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fairshare::store::StoreError;
+use fairshare::units::Span;
+use fake_host::{Outcome, Process};
+use scenarios::{Rig, identity, node, store};
+use serde_json::Value;
+use support::client::{Request, Response};
+use support::redis::Redis;
+
+const WORKERS: usize = 4;
+
+/// A process of the fake host.
+#[derive(Default)]
+struct FakeRig {
+    process: Option<Process>,
+    redis: Option<Rc<Redis>>,
+    store_down: bool,
+}
+
+impl FakeRig {
+    fn with_redis() -> Self {
+        Self { redis: Some(Rc::new(Redis::start())), ..Self::default() }
+    }
+}
+
+impl Rig for FakeRig {
+    fn send(&mut self, request: &Request) -> Response {
+        let process = self.process.as_mut().expect("a configuration");
+        let pairs = request.pairs();
+        let pairs: Vec<(&[u8], &[u8])> =
+            pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+        let (_, stream, mut outcome) = process.start(&pairs);
+        let (redis, down) = (self.redis.as_deref(), self.store_down);
+        let ended = process.run(&mut |body| match redis {
+            Some(redis) if !down => Ok(redis.exchange(body)),
+            _ => Err(StoreError::Unreachable),
+        });
+        if let Some((_, later)) = ended.into_iter().find(|(waited, _)| *waited == stream) {
+            outcome = later;
+        }
+        response(outcome)
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap();
+        self.process.as_mut().expect("a configuration").advance(Span::from_nanos(nanos));
+    }
+
+    fn update(&mut self, plugin: &Value) -> Result<(), String> {
+        let updated = match &mut self.process {
+            Some(process) => process.update(&plugin.to_string()),
+            None => Process::new(&plugin.to_string(), WORKERS).map(|new| self.process = Some(new)),
+        };
+        updated.map_err(|errors| errors.iter().map(|error| format!("{error}\n")).collect())
+    }
+
+    fn set_store(&mut self, reachable: bool) {
+        self.store_down = !reachable;
+    }
+
+    fn metric(&mut self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let mut parts = vec![format!("fairshare_{name}.")];
+        parts.extend(labels.iter().map(|(label, value)| format!(".{label}={value}")));
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        self.process.as_ref().expect("a configuration").metrics_with(&parts)
+    }
+}
+
+fn response(outcome: Outcome) -> Response {
+    let owned = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+    match outcome {
+        Outcome::Passed(fields) => {
+            let fields = fields.as_ref().into_iter().flat_map(|fields| fields.pairs());
+            let headers = fields.map(|(name, value)| owned(name, value)).collect();
+            Response { status: 200, headers, body: b"ok".to_vec() }
+        }
+        Outcome::Answered(reply) => {
+            let headers = reply.headers.iter().map(|(name, value)| owned(name, value)).collect();
+            Response { status: reply.status, headers, body: reply.body }
+        }
+        Outcome::Waits => panic!("the request has no answer"),
+    }
+}
+
+macro_rules! on_the_fake_host {
+    ($rig:expr => $($module:ident :: $scenario:ident),* $(,)?) => {
+        $(#[test] fn $scenario() { $module::$scenario(&mut $rig); })*
+    };
+}
+
+on_the_fake_host!(FakeRig::default() =>
+    node::over_rate_answers_429_with_retry_after,
+    node::tenants_do_not_share_buckets,
+    node::refused_request_spends_nothing,
+    node::two_workers_share_one_budget,
+    node::default_tenant_skips_tenant_window,
+    node::kill_switch_off_restores_shared_only,
+    node::overrides_replace_the_tenant_level,
+    node::namespaces_are_independent,
+    node::gcra_admits_its_burst_at_once,
+    node::probes_are_exempt,
+    node::a_changed_limit_applies_to_current_usage,
+    node::bad_update_keeps_the_old_config,
+    node::shadow_refuses_nothing,
+    node::metrics_add_up,
+    identity::duplicate_tenant_header_is_refused,
+    identity::non_utf8_headers_never_trap,
+    identity::missing_tenant_follows_its_policy,
+    identity::header_names_have_no_case,
+    identity::long_names_are_refused_and_separators_do_not_collide,
+    identity::one_credential_has_one_bucket,
+);
+
+on_the_fake_host!(FakeRig::with_redis() =>
+    store::strict_limits_are_decided_in_the_store,
+    store::the_node_gives_back_what_the_store_refuses,
+    store::redis_down_follows_on_store_error,
+    store::a_global_shadow_limit_is_only_counted,
+);
+
+#[test]
+fn red_3_a_forgotten_script_is_sent_again() {
+    let mut rig = FakeRig::with_redis();
+    let redis = rig.redis.clone().expect("a Redis");
+    let mut forget = || drop(redis.run(&["SCRIPT", "FLUSH"]));
+    store::red_3_a_forgotten_script_is_sent_again(&mut rig, &mut forget);
+}

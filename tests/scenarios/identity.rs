@@ -1,0 +1,97 @@
+use serde_json::json;
+
+use super::{Rig, by, expect, merged, node_limit, window};
+use crate::support::client::Request;
+
+/// IDN-1: two tenant lines are refused, equal or not, and charged to nobody.
+pub fn duplicate_tenant_header_is_refused(rig: &mut dyn Rig) {
+    rig.update(&node_limit(json!({"tenant": window(2, "1m")}))).unwrap();
+    for second in ["globex", "acme"] {
+        let refused = rig.send(&by("acme").tenant(second));
+        assert_eq!(refused.status, 400);
+        assert_eq!(refused.json()["code"], "identity_ambiguous");
+        assert_eq!(refused.header("retry-after"), None);
+    }
+    expect(rig, &by("acme"), 2, 1);
+    expect(rig, &by("globex"), 2, 1);
+}
+
+/// IDN-4: any header may hold any bytes; a tenant that is no text is refused, never misread.
+pub fn non_utf8_headers_never_trap(rig: &mut dyn Rig) {
+    rig.update(&node_limit(json!({"tenant": window(60, "1m"), "credential": window(60, "1m")})))
+        .unwrap();
+    expect(rig, &by("acme").header("user-agent", b"bot\xa1\xb1"), 1, 0);
+    for tenant in [b"ac\xffme", b"ac\xfeme"] {
+        let refused = rig.send(&Request::get("/").tenant(tenant));
+        assert_eq!(refused.status, 400);
+        assert_eq!(refused.json()["code"], "identity_invalid");
+    }
+    let odd_key = by("acme").header("x-api-key", b"\xff\xfe\x80");
+    expect(rig, &odd_key, 1, 0);
+    expect(rig, &by("acme").header("x-forwarded-for", b"\xff, 1.2.3.4"), 1, 0);
+    expect(rig, &by("acme"), 50, 0);
+}
+
+/// IDN-3: absent, empty and blank are one case, and the policy decides it.
+pub fn missing_tenant_follows_its_policy(rig: &mut dyn Rig) {
+    let missing = |policy: &str| {
+        merged(
+            node_limit(json!({"shared": window(5, "1m"), "tenant": window(2, "1m")})),
+            json!({"identity": {"tenant": {"missing": policy}}, "namespace": policy}),
+        )
+    };
+    rig.update(&missing("reject")).unwrap();
+    let without =
+        [Request::get("/"), Request::get("/").tenant(""), Request::get("/").tenant("   ")];
+    for request in &without {
+        let refused = rig.send(request);
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("identity_missing")));
+    }
+    rig.update(&missing("anonymous")).unwrap();
+    let anonymous: Vec<u16> = without.iter().map(|request| rig.send(request).status).collect();
+    assert_eq!(anonymous, [200, 200, 429]);
+    expect(rig, &by("acme"), 2, 1);
+}
+
+/// IDN-5: header names have no case, in the configuration or on the wire.
+pub fn header_names_have_no_case(rig: &mut dyn Rig) {
+    rig.update(&merged(
+        node_limit(json!({"tenant": window(1, "1m")})),
+        json!({"identity": {"tenant": {"header": "X-Customer", "missing": "reject"}}}),
+    ))
+    .unwrap();
+    expect(rig, &Request::get("/").header("X-CUSTOMER", "acme"), 1, 0);
+    expect(rig, &Request::get("/").header("x-customer", "acme"), 0, 1);
+}
+
+/// IDN-6: a name beyond the bound is refused, and no two identities share a bucket.
+pub fn long_names_are_refused_and_separators_do_not_collide(rig: &mut dyn Rig) {
+    rig.update(&node_limit(json!({"tenant": window(1, "1m"), "credential": window(1, "1m")})))
+        .unwrap();
+    for length in [128, 129, 8192] {
+        let status = rig.send(&by(&"x".repeat(length))).status;
+        assert_eq!(status, if length <= 128 { 200 } else { 400 });
+    }
+    expect(rig, &by("a:b").header("x-api-key", "c"), 1, 0);
+    expect(rig, &by("a").header("x-api-key", "b:c"), 1, 0);
+    assert_eq!(rig.send(&by("a b\tc").header("x-api-key", "d")).status, 400);
+}
+
+/// CRD-1: one credential has one bucket, however its scheme and blanks are spelt.
+pub fn one_credential_has_one_bucket(rig: &mut dyn Rig) {
+    rig.update(&merged(
+        node_limit(json!({"credential": {"rate": 1, "per": "1m", "burst": 2}})),
+        json!({"identity": {"credential": {"from": [{"header": "authorization"}]}}}),
+    ))
+    .unwrap();
+    let mut status =
+        |value: &str| rig.send(&Request::get("/").header("authorization", value)).status;
+    let spellings = ["Bearer k1", "bearer k1", "BEARER  k1", "Bearer k1 ", "Bearer\tk1"];
+    assert_eq!(spellings.map(&mut status), [200, 200, 429, 429, 429]);
+    assert_eq!(status("Bearer K1"), 200);
+    // A scheme alone, or nothing, is no credential: no such level, again and again.
+    assert_eq!(["Bearer", "bearer ", "", "Bearer"].map(&mut status), [200; 4]);
+    // A bare word is a credential of its own, and so is one of another scheme.
+    assert_eq!(["k1", "k1", "k1"].map(&mut status), [200, 200, 429]);
+    assert_eq!(["Basic dTpw", "basic dTpw", "Basic dTpw"].map(&mut status), [200, 200, 429]);
+}

@@ -1,0 +1,93 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Rig, by, expect, global_limit, merged, statuses, window};
+
+/// E3: a global limit admits what it says, all levels together, and says so on its answers.
+pub fn strict_limits_are_decided_in_the_store(rig: &mut dyn Rig) {
+    rig.update(&global_limit(
+        json!({}),
+        json!({"shared": window(7, "1m"), "tenant": window(3, "1m")}),
+    ))
+    .unwrap();
+    let first = rig.send(&by("acme"));
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("ratelimit-policy").unwrap(), "\"dns.tenant\";q=3;w=60");
+    assert!(first.header("ratelimit").unwrap().starts_with("\"dns.tenant\";r=2;t="));
+    expect(rig, &by("acme"), 2, 3);
+    // What acme was refused was charged to nobody: four shared units are left.
+    expect(rig, &by("globex"), 3, 1);
+    expect(rig, &by("initech"), 1, 1);
+    let refused = rig.send(&by("initech"));
+    assert_eq!(refused.json()["level"], "shared");
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&retry_after), "{retry_after}");
+}
+
+/// A request that the store refuses gives back what the node had charged.
+pub fn the_node_gives_back_what_the_store_refuses(rig: &mut dyn Rig) {
+    let mut plugin = global_limit(json!({}), json!({"tenant": window(2, "1m")}));
+    let node = json!({"name": "node", "scope": "node", "shared": window(5, "1m")});
+    plugin["limits"].as_array_mut().unwrap().push(node);
+    rig.update(&plugin).unwrap();
+    expect(rig, &by("acme"), 2, 5);
+    expect(rig, &by("globex"), 2, 2);
+    expect(rig, &by("initech"), 1, 1);
+}
+
+/// E3, RED-4: without the store each limit does what its `on_store_error` says, and when the store
+/// is back it is asked again.
+pub fn redis_down_follows_on_store_error(rig: &mut dyn Rig) {
+    let plugin = |settings| {
+        let levels = json!({"shared": window(100, "1m"), "tenant": window(10, "1m")});
+        let mut plugin = global_limit(settings, levels);
+        plugin["store"]["timeout"] = json!("200ms");
+        let node = json!({"name": "node", "scope": "node", "tenant": window(50, "1m")});
+        plugin["limits"].as_array_mut().unwrap().push(node);
+        plugin
+    };
+    rig.update(&plugin(json!({"on_store_error": "deny"}))).unwrap();
+    expect(rig, &by("healthy"), 10, 1);
+    rig.set_store(false);
+    for _ in 0..3 {
+        let refused = rig.send(&by("acme"));
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.json()["code"], "store_unavailable");
+        assert_eq!(refused.header("retry-after").unwrap(), "1");
+        assert_eq!(refused.header("x-envoy-ratelimited"), None);
+    }
+    rig.update(&plugin(json!({"on_store_error": "allow"}))).unwrap();
+    // The node's own limit holds all the same, and the three refusals were not charged to it.
+    expect(rig, &by("acme"), 50, 1);
+    rig.update(&plugin(json!({"on_store_error": "local", "local_fraction": 0.4}))).unwrap();
+    expect(rig, &by("globex"), 4, 3);
+    assert!(rig.metric("store_calls", &[("result", "unreachable")]) > 0);
+    rig.set_store(true);
+    rig.wait(Duration::from_secs(2));
+    expect(rig, &by("globex"), 10, 1);
+}
+
+/// A script that the store forgot is sent again, and the request is charged once.
+pub fn red_3_a_forgotten_script_is_sent_again(rig: &mut dyn Rig, forget: &mut dyn FnMut()) {
+    rig.update(&global_limit(
+        json!({"on_store_error": "deny"}),
+        json!({"tenant": window(5, "1m")}),
+    ))
+    .unwrap();
+    expect(rig, &by("acme"), 1, 0);
+    forget();
+    expect(rig, &by("acme"), 1, 0);
+    forget();
+    expect(rig, &by("acme"), 3, 1);
+    assert_eq!(rig.metric("store_calls", &[("result", "noscript")]), 0);
+}
+
+/// A shadow limit in the store is counted and never waited for.
+pub fn a_global_shadow_limit_is_only_counted(rig: &mut dyn Rig) {
+    let plugin = global_limit(json!({"mode": "shadow"}), json!({"tenant": window(1, "1m")}));
+    rig.update(&merged(plugin, json!({}))).unwrap();
+    assert_eq!(statuses(rig, &by("acme"), 4), [200; 4]);
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.metric("requests", &[("outcome", "shadow_refused")]), 3);
+}

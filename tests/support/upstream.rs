@@ -1,0 +1,224 @@
+//! An upstream that tells what reached it, over HTTP/1.1 and cleartext HTTP/2 on one port.
+//!
+//! It answers 200 with a JSON of the method, path, headers and body size that it saw. A request
+//! steers its own answer:
+//!
+//! | header | effect |
+//! |---|---|
+//! | `x-echo-status: 401` | the status of the answer |
+//! | `x-echo-delay-ms: 250` | waits before it answers |
+//! | `x-echo-abort: headers` | closes the connection instead of answering |
+//! | `x-echo-abort: body` | closes it in the middle of the answer's body |
+//!
+//! `/__count` answers with the number of requests so far; it does not count itself.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::time::Sleep;
+
+/// How long the first half of a body has to reach the proxy before the connection closes.
+const ABORT_DELAY: Duration = Duration::from_millis(20);
+
+/// A running upstream on 127.0.0.1; dropping it closes the port and all connections.
+pub struct Upstream {
+    port: u16,
+    count: Arc<AtomicU64>,
+    runtime: Option<Runtime>,
+}
+
+/// An answer's body: one piece, and then its end or a broken connection.
+struct EchoBody {
+    piece: Option<Bytes>,
+    abort: Option<Pin<Box<Sleep>>>,
+}
+
+/// Why a connection is closed on purpose.
+#[derive(Debug)]
+struct Abort;
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Starts on a free port.
+    pub fn start() -> Self {
+        Self::start_on(0).expect("an upstream on a free port")
+    }
+
+    /// Starts on `port`; 0 takes a free one.
+    pub fn start_on(port: u16) -> io::Result<Self> {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, port)))?;
+        let port = listener.local_addr()?.port();
+        let count = Arc::new(AtomicU64::new(0));
+        runtime.spawn(accept(listener, Arc::clone(&count)));
+        Ok(Self { port, count, runtime: Some(runtime) })
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// How many requests have arrived.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, count: Arc<AtomicU64>) {
+    loop {
+        // An error concerns the one connection that was about to be accepted.
+        if let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, Arc::clone(&count)));
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, count: Arc<AtomicU64>) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| answer(request, Arc::clone(&count)));
+    // Clients that go away and aborts that a request asked for end here as errors.
+    let _ = auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn answer(
+    mut request: Request<Incoming>,
+    count: Arc<AtomicU64>,
+) -> Result<Response<EchoBody>, Abort> {
+    if request.uri().path() == "/__count" {
+        let text = count.load(Ordering::SeqCst).to_string();
+        return Ok(Response::new(EchoBody::whole(text)));
+    }
+    count.fetch_add(1, Ordering::SeqCst);
+    let body_bytes = drain(request.body_mut()).await;
+    if let Some(millis) = number(request.headers(), "x-echo-delay-ms") {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+    let abort = request.headers().get("x-echo-abort").map(|value| value.as_bytes());
+    let text = describe(&request, body_bytes);
+    let body = match abort {
+        Some(b"headers") => return Err(Abort),
+        Some(b"body") => EchoBody::broken_after(text),
+        _ => EchoBody::whole(text),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = wanted_status(request.headers());
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
+    Ok(response)
+}
+
+/// Reads the request's body to its end, so that the connection can serve the next one.
+async fn drain(body: &mut Incoming) -> usize {
+    let mut total = 0;
+    while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+        total += frame.data_ref().map_or(0, Bytes::len);
+    }
+    total
+}
+
+fn describe(request: &Request<Incoming>, body_bytes: usize) -> String {
+    let headers: Vec<(&str, String)> = request
+        .headers()
+        .iter()
+        .map(|(name, value)| {
+            (name.as_str(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
+        .collect();
+    serde_json::json!({
+        "method": request.method().as_str(),
+        "path": request.uri().path_and_query().map_or("", |path| path.as_str()),
+        "headers": headers,
+        "body_bytes": body_bytes,
+    })
+    .to_string()
+}
+
+fn wanted_status(headers: &HeaderMap) -> StatusCode {
+    number(headers, "x-echo-status")
+        .and_then(|status| u16::try_from(status).ok())
+        .and_then(|status| StatusCode::from_u16(status).ok())
+        .unwrap_or(StatusCode::OK)
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
+}
+
+// === impl EchoBody ===
+
+impl EchoBody {
+    fn whole(text: String) -> Self {
+        Self { piece: Some(text.into()), abort: None }
+    }
+
+    fn broken_after(text: String) -> Self {
+        Self { piece: Some(text.into()), abort: Some(Box::pin(tokio::time::sleep(ABORT_DELAY))) }
+    }
+}
+
+impl Body for EchoBody {
+    type Data = Bytes;
+    type Error = Abort;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Abort>>> {
+        if let Some(piece) = self.piece.take() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        match &mut self.abort {
+            Some(delay) => delay.as_mut().poll(context).map(|()| Some(Err(Abort))),
+            None => Poll::Ready(None),
+        }
+    }
+
+    /// The size is known, and announced, only where the whole body will come.
+    fn size_hint(&self) -> SizeHint {
+        match (&self.piece, &self.abort) {
+            (Some(piece), None) => SizeHint::with_exact(piece.len().try_into().unwrap_or(u64::MAX)),
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl std::fmt::Display for Abort {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("closed as the request asked")
+    }
+}
+
+impl std::error::Error for Abort {}
