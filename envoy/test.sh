@@ -55,7 +55,7 @@ test_native() {
   for file in tests/*.rs; do
     [ "$file" = tests/e2e.rs ] || targets+=(--test "$(basename "$file" .rs)")
   done
-  cargo test --locked --lib --bins --examples "${targets[@]}"
+  cargo test --locked --lib --bins "${targets[@]}"
   cargo test --locked --doc
 }
 

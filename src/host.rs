@@ -5,7 +5,7 @@
 
 use crate::filter::{MetricId, Reply};
 use crate::store::StoreError;
-use crate::store::node::SharedData;
+use crate::store::shared_data::SharedData;
 use crate::units::Span;
 
 /// A request's number within its worker.

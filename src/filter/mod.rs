@@ -4,7 +4,10 @@
 //! reports, each with the time; what is to be done comes back as a [`Step`] or goes through the
 //! [`Host`](crate::host::Host). No method blocks, and every request that is paused has a deadline.
 
+mod decide;
+mod deliver;
 mod fields;
+mod finish;
 mod group_commit;
 mod judgement;
 mod metrics;

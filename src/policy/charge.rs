@@ -1,6 +1,6 @@
-//! What a request is charged to: the levels of a limit that apply to its identity.
+//! What a request is charged to: the levels of the limits that match it and apply to its identity.
 
-use super::{Identity, LEVELS, Level, Limit, LimitId, Policy, Subject};
+use super::{Identity, LEVELS, Level, Limit, LimitId, Mode, Policy, RequestView, Scope, Subject};
 use crate::limiter::Quota;
 
 /// One level of one limit to which a request is charged.
@@ -20,10 +20,37 @@ pub struct Charge {
     pub cost: u64,
 }
 
+/// The charges of a request, by how they are decided.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// On the node, together.
+    pub node: Vec<Charge>,
+    /// In the store, together.
+    pub global: Vec<Charge>,
+    /// By themselves, only to be counted: one limit each, with where it is decided.
+    pub shadows: Vec<(Scope, Vec<Charge>)>,
+}
+
 impl Policy {
-    /// The charges of the limit at `place` for a request of `identity`.
+    /// What a request of `identity` is to be decided by.
     #[must_use]
-    pub fn charges(&self, place: usize, limit: &Limit, identity: &Identity<'_>) -> Vec<Charge> {
+    pub fn plan(&self, request: &RequestView<'_>, identity: &Identity<'_>) -> Plan {
+        let mut plan = Plan::default();
+        let matching = self.limits.iter().enumerate().filter(|(_, l)| l.matcher.matches(request));
+        for (place, limit) in matching {
+            let charges = self.charges(place, limit, identity);
+            match (limit.shadow || self.mode == Mode::Shadow, limit.scope) {
+                _ if charges.is_empty() => {}
+                (true, scope) => plan.shadows.push((scope, charges)),
+                (false, Scope::Node) => plan.node.extend(charges),
+                (false, Scope::Global) => plan.global.extend(charges),
+            }
+        }
+        plan
+    }
+
+    /// The charges of the limit at `place`.
+    fn charges(&self, place: usize, limit: &Limit, identity: &Identity<'_>) -> Vec<Charge> {
         let levels = limit.levels_for(identity.tenant_name);
         let charge = |level: Level| {
             let subject = match level {

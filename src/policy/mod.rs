@@ -8,7 +8,7 @@ mod limit;
 mod matcher;
 mod request;
 
-pub use charge::Charge;
+pub use charge::{Charge, Plan};
 pub use header_map::{HeaderMap, Pairs};
 pub use identity::{
     CredentialPolicy, CredentialSource, Digester, Identity, IdentityPart, IdentityPolicy,

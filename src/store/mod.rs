@@ -6,6 +6,7 @@
 //!
 //! `docs/store.md` describes what stands in Redis and how to read it.
 
+mod cell;
 mod decision;
 mod error;
 mod keys;
@@ -15,6 +16,7 @@ mod pipeline;
 mod record;
 mod resp;
 mod script;
+pub mod shared_data;
 pub mod slab;
 
 pub use decision::{Answer, CHARGES_MAX, Decision, LevelAnswer, StoreCharge};

@@ -9,68 +9,16 @@
 //! Memory: three levels, the shared one a single cell, the others [`SLOTS`] slots of normally at
 //! most [`SLOT_BYTES`](super::slab::SLOT_BYTES) each: 16 MiB, however many subjects there are.
 
-use super::record::{Entry, Record};
-use super::slab::{Fingerprint, Slot};
-use crate::limiter::{Usage, Verdict};
+use super::cell::{Cell, CellOutcome};
+use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
+use super::slab::Fingerprint;
+use crate::limiter::Verdict;
 use crate::policy::{Charge, Level, Subject};
 use crate::units::Instant;
 
 /// Slots of each level but the shared one. It never depends on the configuration, so that a change
 /// of the configuration finds all usage where it was.
 pub const SLOTS: u64 = 2048;
-
-/// Compare-and-swap tries for one cell. A try fails only when another worker's succeeded within
-/// the few microseconds between, so with 64 workers on one cell the last try is still to come.
-/// When all fail, the request is refused: stricter, never freer.
-const SWAP_TRIES: u32 = 64;
-
-/// What a value's writer must have seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// There was no such key.
-    Absent,
-    /// The key had this version.
-    At(u32),
-}
-
-/// A value and its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Versioned {
-    /// The value.
-    pub bytes: Vec<u8>,
-    /// Its version.
-    pub version: Version,
-}
-
-/// What a conditional write did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swap {
-    /// The value is written.
-    Done,
-    /// Someone else wrote since; nothing is written.
-    Lost,
-}
-
-/// The host could not read or write its shared data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedDataFailure;
-
-/// The host's shared data: one map for all workers of the process, with compare-and-swap.
-pub trait SharedData {
-    /// Reads a key. An absent key reads as no bytes of version [`Version::Absent`].
-    ///
-    /// # Errors
-    ///
-    /// [`SharedDataFailure`] where the host reports anything but a value or its absence.
-    fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure>;
-
-    /// Writes a key if it still has the version that was seen.
-    ///
-    /// # Errors
-    ///
-    /// [`SharedDataFailure`] where the host reports anything but success or a lost swap.
-    fn swap(&mut self, key: &str, bytes: &[u8], seen: Version) -> Result<Swap, SharedDataFailure>;
-}
 
 /// What the node says to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,20 +42,6 @@ pub struct NodeStore {
     /// Spreads subjects over slots in a way that nobody outside can predict.
     seed: Option<u64>,
     seed_candidate: u64,
-}
-
-/// The charges of a request that share a record.
-struct Cell {
-    key: String,
-    fingerprint: Fingerprint,
-    /// Positions in the request's charges.
-    members: Vec<usize>,
-}
-
-enum CellOutcome {
-    Charged(Vec<Instant>, usize),
-    Refused,
-    GaveUp,
 }
 
 impl NodeStore {
@@ -249,121 +183,5 @@ impl NodeOutcome {
             gave_up: true,
             ..Self::default()
         }
-    }
-}
-
-impl Cell {
-    /// Decides the cell's charges over what `bytes` hold.
-    fn peek(
-        &self,
-        bytes: &[u8],
-        charges: &[Charge],
-        now: Instant,
-        verdicts: &mut [Verdict],
-    ) -> bool {
-        let record = Slot::decode(bytes).unwrap_or_default().record(self.fingerprint, now);
-        self.decide(&record, charges, now, verdicts)
-    }
-
-    fn decide(
-        &self,
-        record: &Record,
-        charges: &[Charge],
-        now: Instant,
-        verdicts: &mut [Verdict],
-    ) -> bool {
-        let mut admitted = true;
-        for (charge, verdict) in self.members(charges, verdicts) {
-            *verdict = match record.usage(charge.id) {
-                Some(usage) => usage.peek(&charge.quota, charge.cost, now),
-                None => Usage::none(&charge.quota).peek(&charge.quota, charge.cost, now),
-            };
-            admitted &= verdict.admitted;
-        }
-        admitted
-    }
-
-    /// Charges the cell by compare-and-swap, starting from what was seen.
-    fn charge(
-        &self,
-        shared: &mut impl SharedData,
-        mut value: Versioned,
-        charges: &[Charge],
-        now: Instant,
-        verdicts: &mut [Verdict],
-    ) -> CellOutcome {
-        for _ in 0..SWAP_TRIES {
-            let mut slot = Slot::decode(&value.bytes).unwrap_or_default();
-            let mut record = slot.record(self.fingerprint, now);
-            if !self.decide(&record, charges, now, verdicts) {
-                return CellOutcome::Refused;
-            }
-            let times = self.charge_record(&mut record, charges, now);
-            let evicted = slot.put(self.fingerprint, &record, now);
-            match shared.swap(&self.key, &slot.encode(), value.version) {
-                Ok(Swap::Done) => return CellOutcome::Charged(times, evicted),
-                Ok(Swap::Lost) => {}
-                Err(SharedDataFailure) => return CellOutcome::GaveUp,
-            }
-            drop(slot);
-            match shared.get(&self.key) {
-                Ok(newer) => value = newer,
-                Err(SharedDataFailure) => return CellOutcome::GaveUp,
-            }
-        }
-        CellOutcome::GaveUp
-    }
-
-    fn charge_record(&self, record: &mut Record, charges: &[Charge], now: Instant) -> Vec<Instant> {
-        let charges = self.members.iter().filter_map(|member| charges.get(*member));
-        charges
-            .map(|charge| {
-                let usage = record.usage(charge.id).cloned();
-                let mut usage = usage.unwrap_or_else(|| Usage::none(&charge.quota));
-                let at = usage.charge(&charge.quota, charge.cost, now);
-                record.set(Entry::new(charge.id, usage, &charge.quota, now));
-                at
-            })
-            .collect()
-    }
-
-    fn refund(
-        &self,
-        shared: &mut impl SharedData,
-        charges: &[Charge],
-        charged_at: &[Instant],
-        now: Instant,
-    ) {
-        for _ in 0..SWAP_TRIES {
-            let Ok(value) = shared.get(&self.key) else { return };
-            let mut slot = Slot::decode(&value.bytes).unwrap_or_default();
-            let mut record = slot.record(self.fingerprint, now);
-            for member in &self.members {
-                let (Some(charge), Some(at)) = (charges.get(*member), charged_at.get(*member))
-                else {
-                    continue;
-                };
-                let Some(mut usage) = record.usage(charge.id).cloned() else { continue };
-                usage.refund(&charge.quota, charge.cost, *at, now);
-                record.set(Entry::new(charge.id, usage, &charge.quota, now));
-            }
-            slot.put(self.fingerprint, &record, now);
-            match shared.swap(&self.key, &slot.encode(), value.version) {
-                Ok(Swap::Done) | Err(SharedDataFailure) => return,
-                Ok(Swap::Lost) => {}
-            }
-        }
-    }
-
-    fn members<'a>(
-        &'a self,
-        charges: &'a [Charge],
-        verdicts: &'a mut [Verdict],
-    ) -> impl Iterator<Item = (&'a Charge, &'a mut Verdict)> {
-        charges
-            .iter()
-            .zip(verdicts)
-            .enumerate()
-            .filter_map(|(position, pair)| self.members.contains(&position).then_some(pair))
     }
 }

@@ -8,7 +8,7 @@ use super::abi::{self, Failure, Map};
 use crate::filter::{MetricId, Reply};
 use crate::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
 use crate::store::StoreError;
-use crate::store::node::{SharedData, SharedDataFailure, Swap, Version, Versioned};
+use crate::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 
 /// The key that numbers the wake-up queues of all workers.
 const QUEUE_NUMBERS: &str = "fairshare/1/queues";

@@ -19,7 +19,7 @@ use fairshare::filter::{MetricId, RateLimitFields, Reply, Step, Worker};
 use fairshare::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
 use fairshare::policy::HeaderMap;
 use fairshare::store::StoreError;
-use fairshare::store::node::{SharedData, SharedDataFailure, Swap, Version, Versioned};
+use fairshare::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 use fairshare::units::{Instant, Span};
 
 /// One proxy process.

@@ -50,7 +50,7 @@ pub fn node_limit(levels: Value) -> Value {
 pub fn global_limit(settings: Value, levels: Value) -> Value {
     let mut plugin =
         limit(merged(json!({"scope": "global", "consistency": "strict"}), settings), levels);
-    plugin["store"] = json!({"cluster": "fairshare_redis", "timeout": "500ms"});
+    plugin["store"] = json!({"cluster": "fairshare_redis", "timeout": "2s"});
     plugin
 }
 
