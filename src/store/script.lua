@@ -214,7 +214,7 @@ local function load(level, clock_us)
     end
   end
   -- Not ours, or not of our time: it counts as a level that was wholly used just now.
-  level.repaired, level.now, level.older = true, clock_us, ''
+  level.repaired, level.now = true, clock_us
   load_form(level, { at = clock_us, units = math.max(1, level.capacity) })
 end
 

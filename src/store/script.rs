@@ -11,7 +11,7 @@ use crate::limiter::{GcraQuota, Quota};
 pub const SCRIPT: &str = include_str!("script.lua");
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "4cc081f5619928441ae447d3c1b3411b5abb9330";
+pub const SCRIPT_SHA1: &str = "24dda9bd83a183af0051171c0675276433047ede";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -93,6 +93,12 @@ fn a_changed_period_keeps_the_units_and_rounds_up() {
     assert!(take("half", 1, gcra(1, 2, 2), 1).admitted);
     assert_eq!(take("half", 1, gcra(1, 3, 2), 0).reset_after, Span::from_micros(5));
 
+    // 15825 parts of 43438 are a little more than 2841076968132 of 7798464539761. In doubles the
+    // little is lost, and with it, but for the script's rounding up, a part would be.
+    timed.redis.run(&["SET", "odd", &format!("g1 {START_US} 15825 43438 1")]);
+    let odd = take("odd", 0, gcra(1, 7_798_464_539_761, 1), 0);
+    assert_eq!(odd.reset_after, Span::from_micros(2_841_076_968_133));
+
     // Far beyond what doubles hold: as full as can be said, and never free.
     assert!(take("far", 0, gcra(1, 1, 1 << 50), 1 << 50).admitted);
     let far = take("far", 0, gcra(1, 1 << 50, 8), 1);

@@ -21,6 +21,33 @@ fn all_levels_are_charged_together() {
     assert_eq!(remaining(&timed, START_US, &["a", "b"]), told);
 }
 
+/// Goal: these texts never change while their forms are called `w1` and `g1`, because running
+/// stores are full of them.
+#[test]
+fn values_are_pinned() {
+    let timed = Timed::start();
+    let (ten, rate) = (window(10, SECOND_US), gcra(60, 60 * SECOND_US, 10));
+    let value_after = |at: u64, quota, key: &str| {
+        assert!(timed.take(START_US + at, key, quota, 2).admitted);
+        timed.redis.get(key).unwrap()
+    };
+    let (first, joined, second) = (START_US, START_US + 62_499, START_US + 62_500);
+    assert_eq!(value_after(0, ten, "w"), format!("w1 1000000 {first} 2 {first}:2"));
+    assert_eq!(value_after(62_499, ten, "w"), format!("w1 1000000 {first} 4 {joined}:4"));
+    let two = format!("w1 1000000 {second} 6 {second}:2 {joined}:4");
+    assert_eq!(value_after(62_500, ten, "w"), two);
+    let third = START_US + SECOND_US;
+    let three = format!("w1 1000000 {third} 8 {third}:2 {joined}:4 {second}:2");
+    assert_eq!(value_after(SECOND_US, ten, "w"), three);
+    let fourth = joined + SECOND_US;
+    let pruned = format!("w1 1000000 {third} 6 {fourth}:4 {second}:2");
+    assert_eq!(value_after(62_499 + SECOND_US, ten, "w"), pruned);
+
+    assert_eq!(value_after(0, rate, "g"), format!("g1 {START_US} 120000000 60000000 60"));
+    let leaked = format!("g1 {} 180000000 60000000 60", START_US + SECOND_US);
+    assert_eq!(value_after(SECOND_US, rate, "g"), leaked);
+}
+
 #[test]
 fn tim_1_refused_spends_nothing() {
     let timed = Timed::start();
