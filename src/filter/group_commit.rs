@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use crate::host::{CallId, Host, StoreCall, StreamId};
 use crate::policy::{Charge, StorePolicy};
-use crate::store::{Answer, DECISIONS_MAX, Decision, ScriptCall, StoreError, decode, encode};
+use crate::store::{
+    Answer, DECISIONS_MAX, Decision, PIPELINE_CHARGES_MAX, ScriptCall, StoreError, decode, encode,
+};
 use crate::units::{Instant, Span};
 
 /// Calls of one worker that are under way at a time.
@@ -81,7 +83,7 @@ impl GroupCommit {
     /// Why it is not taken on: too many wait, or the host will not call back.
     pub(super) fn add(&mut self, host: &mut impl Host, job: Job) -> Result<(), StoreError> {
         if self.waiting.len() >= WAITING_MAX {
-            return Err(StoreError::Busy);
+            return Err(StoreError::Overloaded);
         }
         // Where others wait, a wake-up or the end of a call is already on its way.
         if self.waiting.is_empty() {
@@ -116,11 +118,17 @@ impl GroupCommit {
     fn next_call(&mut self, now: Instant, wanted: impl Fn(&Asker) -> bool) -> Call {
         let mut call =
             Call { tickets: Vec::new(), decisions: Vec::new(), script: ScriptCall::Cached };
+        let mut charges_left = PIPELINE_CHARGES_MAX;
         while call.tickets.len() < DECISIONS_MAX {
             let Some(Job { ticket, decision }) = self.waiting.pop_front() else { break };
             if !wanted(&ticket.asker) {
                 continue;
             }
+            let Some(left) = charges_left.checked_sub(decision.charges.len()) else {
+                self.waiting.push_front(Job { ticket, decision });
+                break;
+            };
+            charges_left = left;
             if ticket.deadline.since(now) < TIMEOUT_MIN {
                 self.fail(&[ticket], StoreError::Timeout);
                 continue;

@@ -47,7 +47,7 @@ impl Usage {
             (Self::Window(usage), Quota::Window(quota)) => usage.peek(quota, cost, now),
             (Self::Gcra(usage), Quota::Gcra(quota)) => usage.peek(quota, cost, now),
             (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
-                self.in_form_of(quota, now).peek(quota, cost, now)
+                self.in_form_of(quota).peek(quota, cost, now)
             }
         }
     }
@@ -55,7 +55,7 @@ impl Usage {
     /// Charges `cost` units, whether or not they fit, and returns the time at which they stand:
     /// `now`, or the latest time that this usage has seen.
     pub fn charge(&mut self, quota: &Quota, cost: u64, now: Instant) -> Instant {
-        self.take_form_of(quota, now);
+        self.take_form_of(quota);
         match (self, quota) {
             (Self::Window(usage), Quota::Window(quota)) => usage.charge(quota, cost, now),
             (Self::Gcra(usage), Quota::Gcra(quota)) => usage.charge(quota, cost, now),
@@ -83,7 +83,7 @@ impl Usage {
             (Self::Window(usage), Quota::Window(quota)) => usage.expires_at(quota),
             (Self::Gcra(usage), Quota::Gcra(quota)) => usage.expires_at(quota),
             (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
-                self.in_form_of(quota, Instant::ORIGIN).expires_at(quota)
+                self.in_form_of(quota).expires_at(quota)
             }
         }
     }
@@ -124,28 +124,28 @@ impl Usage {
         }
     }
 
-    /// This usage in the form of `quota`. Where the configuration changed the form, what is used
-    /// counts as spent just now: stricter than before, never freer.
-    fn in_form_of(&self, quota: &Quota, now: Instant) -> Self {
+    /// This usage in the form of `quota`. Where the configuration changed the form, all that is kept
+    /// counts as spent when it was last charged: stricter than before, never freer.
+    fn in_form_of(&self, quota: &Quota) -> Self {
         match (self, quota) {
             (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_)) => self.clone(),
             (_, Quota::Gcra(gcra)) => {
                 let units = self.units().min(gcra.burst);
-                Self::Gcra(GcraUsage::spent_at(gcra, self.latest().max(now), units))
+                Self::Gcra(GcraUsage::spent_at(gcra, self.latest(), units))
             }
             (_, Quota::Window(window)) => {
                 let units = self.units().min(window.requests);
-                Self::Window(WindowUsage::spent_at(self.latest().max(now), units))
+                Self::Window(WindowUsage::spent_at(self.latest(), units))
             }
         }
     }
 
-    fn take_form_of(&mut self, quota: &Quota, now: Instant) {
+    fn take_form_of(&mut self, quota: &Quota) {
         if !matches!(
             (&*self, quota),
             (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_))
         ) {
-            *self = self.in_form_of(quota, now);
+            *self = self.in_form_of(quota);
         }
     }
 }
@@ -160,6 +160,28 @@ impl Verdict {
             remaining: 0,
             retry_after: quota.period(),
             reset_after: quota.period(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{GcraQuota, WindowQuota};
+
+    /// Goal: usage survives a change of the limit's form, and does not outlive its period.
+    #[test]
+    fn cfg_2_a_change_of_form_keeps_usage_and_lets_it_go_in_time() {
+        let second = Span::from_secs(1);
+        let window = Quota::Window(WindowQuota { requests: 5, window: second });
+        let gcra = Quota::Gcra(GcraQuota { rate: 5, per: second, burst: 5 });
+        for (before, after) in [(window, gcra), (gcra, window)] {
+            let mut usage = Usage::none(&before);
+            usage.charge(&before, 5, Instant::ORIGIN);
+            let at = |millis| Instant::ORIGIN.plus(Span::from_millis(millis));
+            assert!(!usage.peek(&after, 1, at(10)).admitted);
+            assert!(!usage.peek(&after, 5, at(900)).admitted);
+            assert!(usage.peek(&after, 5, at(1000)).admitted);
         }
     }
 }

@@ -43,6 +43,8 @@ pub enum StoreError {
     Malformed,
     /// The reply ended early.
     Truncated,
+    /// More decisions wait in this worker than it takes on.
+    Overloaded,
     /// Any other error of the store.
     Other,
 }
@@ -68,7 +70,7 @@ const REPLIES: [(&[u8], StoreError); 15] = [
 
 impl StoreError {
     /// All errors, in the order in which their metric series are defined.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Unreachable,
         Self::Timeout,
         Self::Reset,
@@ -87,6 +89,7 @@ impl StoreError {
         Self::TryAgain,
         Self::Malformed,
         Self::Truncated,
+        Self::Overloaded,
         Self::Other,
     ];
 
@@ -135,6 +138,7 @@ impl StoreError {
             Self::TryAgain => "try_again",
             Self::Malformed => "malformed",
             Self::Truncated => "truncated",
+            Self::Overloaded => "overloaded",
             Self::Other => "other",
         }
     }
