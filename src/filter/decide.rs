@@ -58,10 +58,13 @@ impl Worker {
                 self.streams.insert(stream, Stream::Waiting(Box::new(waiting)));
                 Step::Pause
             }
-            Err(error) => match self.settle(host, waiting, Err(error), now) {
-                Settled::Admitted(judgements) => self.admit(host, stream, &judgements),
-                Settled::Refused(refusal) => self.refuse(host, &refusal, grpc),
-            },
+            Err(error) => {
+                host.count(self.metrics.store_error(error), 1);
+                match self.settle(host, waiting, Err(error), now) {
+                    Settled::Admitted(judgements) => self.admit(host, stream, &judgements),
+                    Settled::Refused(refusal) => self.refuse(host, &refusal, grpc),
+                }
+            }
         }
     }
 

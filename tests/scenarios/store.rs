@@ -80,7 +80,7 @@ pub fn red_3_a_forgotten_script_is_sent_again(rig: &mut dyn Rig, forget: &mut dy
     expect(rig, &by("acme"), 1, 0);
     forget();
     expect(rig, &by("acme"), 3, 1);
-    assert_eq!(rig.metric("store_calls", &[("result", "noscript")]), 0);
+    assert_eq!(rig.metric("store_calls", &[("result", "no_script")]), 0);
 }
 
 /// A shadow limit in the store is counted and never waited for.
