@@ -97,7 +97,7 @@ impl Timed {
 
     /// Decides about one level, charges it if it has room, and says what it says.
     fn take(&self, now_us: u64, key: &str, quota: Quota, cost: u64) -> Verdict {
-        self.decide(now_us, &[charge(key, quota, cost)]).verdicts()[0]
+        self.decide(now_us, &[charge(key, quota, cost)]).levels[0]
     }
 }
 
@@ -152,5 +152,5 @@ fn charge(key: &str, quota: Quota, cost: u64) -> StoreCharge {
 }
 
 fn ask(charges: &[StoreCharge]) -> Decision {
-    Decision { charges: charges.to_vec() }
+    Decision { operation: fairshare::store::Operation::Decide, charges: charges.to_vec() }
 }

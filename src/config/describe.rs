@@ -124,8 +124,11 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
     }
     writeln!(text, "  cost: {} a request", limit.cost)?;
     if limit.scope == Scope::Global {
-        let Consistency::Strict = limit.consistency;
-        writeln!(text, "  decided: strict, each request in the store")?;
+        let decided = match limit.consistency {
+            Consistency::Leased => "leased, from units that the store grants ahead of need",
+            Consistency::Strict => "strict, each request in the store",
+        };
+        writeln!(text, "  decided: {decided}")?;
         writeln!(text, "  store out of reach: {}", on_store_error(limit.on_store_error))?;
     }
     let mode = match limit.shadow {

@@ -100,16 +100,10 @@ fn read_scope(fields: &Fields<'_>, has_store: bool) -> Option<Scope> {
 }
 
 fn read_consistency(fields: &Fields<'_>) -> Consistency {
-    let consistency = fields.get("consistency").and_then(|node| {
-        node.text(|text| match text {
-            "leased" => Err(Fault::new(
-                "is not part of this version, which decides global limits strictly",
-                "write \"strict\", or remove it",
-            )),
-            _ => choose(text, &[("strict", Consistency::Strict)]),
-        })
-    });
-    consistency.unwrap_or(Consistency::Strict)
+    const CHOICES: [(&str, Consistency); 2] =
+        [("leased", Consistency::Leased), ("strict", Consistency::Strict)];
+    let consistency = fields.get("consistency").and_then(|node| node.choice(&CHOICES));
+    consistency.unwrap_or(Consistency::Leased)
 }
 
 fn read_on_store_error(fields: &Fields<'_>, scope: Option<Scope>) -> OnStoreError {

@@ -1,4 +1,4 @@
-//! Deciding a request: on the node first, then in the store, or without it.
+//! Deciding a request: on the node first, then by leases, then in the store, or without it.
 
 use std::rc::Rc;
 
@@ -7,18 +7,24 @@ use super::group_commit::Asker;
 use super::judgement::{Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
-use crate::policy::{Charge, OnStoreError};
-use crate::store::{Answer, StoreError};
+use crate::policy::{Charge, OnStoreError, Plan};
+use crate::store::leases::LeaseOutcome;
+use crate::store::{Answer, Decision, StoreError};
 use crate::units::Instant;
 
 /// A request whose global limits are being decided.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) grpc: bool,
+    /// The time at which it is decided without the store.
+    deadline: Instant,
     /// What the node charged, to be taken back if the request is not admitted.
     pub(super) node: Charged,
+    /// What is to be spent from leases, and what those said once it is spent.
+    pub(super) leased: Vec<Charge>,
+    spent: Option<Vec<Judgement>>,
     /// What the store is asked about.
-    pub(super) global: Vec<Charge>,
+    strict: Vec<Charge>,
 }
 
 /// Charges that the node made.
@@ -40,35 +46,85 @@ impl Worker {
         host: &mut impl Host,
         stream: StreamId,
         grpc: bool,
-        node: &[Charge],
-        global: Vec<Charge>,
+        plan: Plan,
         now: Instant,
     ) -> Step {
-        let node = match self.charge_node(host, node, now) {
+        let node = match self.charge_node(host, &plan.node, now) {
             Ok(charged) => charged,
             Err(refusal) => return self.refuse(host, &refusal, grpc),
         };
-        if global.is_empty() {
+        let Plan { leased, strict, .. } = plan;
+        if leased.is_empty() && strict.is_empty() {
             return self.admit(host, stream, &node.judgements);
         }
-        let waiting = Waiting { grpc, node, global };
-        let job = self.job(Asker::Stream(stream), &waiting.global, now);
-        match self.group.add(host, job) {
-            Ok(()) => {
-                self.streams.insert(stream, Stream::Waiting(Box::new(waiting)));
-                Step::Pause
-            }
-            Err(error) => {
-                host.count(self.metrics.store_error(error), 1);
-                match self.settle(host, waiting, Err(error), now) {
-                    Settled::Admitted(judgements) => self.admit(host, stream, &judgements),
-                    Settled::Refused(refusal) => self.refuse(host, &refusal, grpc),
-                }
-            }
+        let deadline = now.plus(self.store_timeout());
+        let waiting = Waiting { grpc, deadline, node, leased, spent: None, strict };
+        match self.advance(host, stream, waiting, now) {
+            None => Step::Pause,
+            Some(Settled::Admitted(judgements)) => self.admit(host, stream, &judgements),
+            Some(Settled::Refused(refusal)) => self.refuse(host, &refusal, grpc),
         }
     }
 
-    /// Ends the wait for the store, with its answer or without.
+    /// Takes a request as far as it gets without waiting: to its end, or, where that is none, back
+    /// among those that wait.
+    pub(super) fn advance(
+        &mut self,
+        host: &mut impl Host,
+        stream: StreamId,
+        mut waiting: Waiting,
+        now: Instant,
+    ) -> Option<Settled> {
+        if waiting.spent.is_none() && !waiting.leased.is_empty() {
+            match self.leases.decide(&waiting.leased, now) {
+                LeaseOutcome::Admitted(verdicts) => {
+                    waiting.spent = Some(judge(&waiting.leased, &verdicts));
+                    self.ask_if_low(host, &waiting.leased, now);
+                }
+                LeaseOutcome::Refused(verdicts) => {
+                    let judgements = judge(&waiting.leased, &verdicts);
+                    return Some(self.refused(host, &waiting, &judgements, now));
+                }
+                LeaseOutcome::Short(short) => {
+                    if waiting.deadline <= now {
+                        return Some(self.settle_without_store(host, waiting, now));
+                    }
+                    return match self.ask(host, short, Some(stream)) {
+                        Ok(()) => self.wait(stream, waiting),
+                        Err(error) => Some(self.not_asked(host, waiting, error, now)),
+                    };
+                }
+            }
+        }
+        if waiting.strict.is_empty() {
+            return Some(admitted(waiting, Vec::new()));
+        }
+        let decision = Decision::decide(&waiting.strict, &self.policy);
+        let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
+        match self.group.add(host, job) {
+            Ok(()) => self.wait(stream, waiting),
+            Err(error) => Some(self.not_asked(host, waiting, error, now)),
+        }
+    }
+
+    /// Ends a request that cannot even ask the store.
+    fn not_asked(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        error: StoreError,
+        now: Instant,
+    ) -> Settled {
+        host.count(self.metrics.store_error(error), 1);
+        self.settle_without_store(host, waiting, now)
+    }
+
+    fn wait(&mut self, stream: StreamId, waiting: Waiting) -> Option<Settled> {
+        self.streams.insert(stream, Stream::Waiting(Box::new(waiting)));
+        None
+    }
+
+    /// Ends the wait for the store's decision, with its answer or without.
     pub(super) fn settle(
         &mut self,
         host: &mut impl Host,
@@ -76,45 +132,52 @@ impl Worker {
         result: Result<Answer, StoreError>,
         now: Instant,
     ) -> Settled {
-        let Waiting { mut node, global, .. } = waiting;
-        let settled = match result {
-            Ok(answer) => self.settle_answer(&global, &answer),
-            Err(_) => self.settle_without_store(host, &global, now),
-        };
-        match settled {
-            Settled::Admitted(judgements) => {
-                node.judgements.extend(judgements);
-                Settled::Admitted(node.judgements)
-            }
-            Settled::Refused(refusal) => {
-                self.refund(host, &node, now);
-                Settled::Refused(refusal)
-            }
+        let Ok(answer) = result else { return self.settle_without_store(host, waiting, now) };
+        let judgements = judge(&waiting.strict, &answer.levels);
+        match answer.admitted {
+            true => admitted(waiting, judgements),
+            false => self.refused(host, &waiting, &judgements, now),
         }
     }
 
-    fn settle_answer(&self, global: &[Charge], answer: &Answer) -> Settled {
-        let judgements = judge(global, &answer.verdicts());
-        match blamed(&judgements) {
-            Some(blamed) => Settled::Refused(Refusal::rate_limited(blamed, &self.policy)),
-            None => Settled::Admitted(judgements),
+    /// Gives back what a request has taken, wherever it took it.
+    pub(super) fn give_back(&mut self, host: &mut impl Host, waiting: &Waiting, now: Instant) {
+        self.refund(host, &waiting.node, now);
+        if waiting.spent.is_some() {
+            self.leases.unspend(&waiting.leased);
         }
     }
 
-    /// Decides by each limit's `on_store_error`.
-    fn settle_without_store(
+    fn refused(
         &mut self,
         host: &mut impl Host,
-        global: &[Charge],
+        waiting: &Waiting,
+        judgements: &[Judgement],
+        now: Instant,
+    ) -> Settled {
+        self.give_back(host, waiting, now);
+        match blamed(judgements).or(judgements.first()) {
+            Some(blamed) => Settled::Refused(Refusal::rate_limited(blamed, &self.policy)),
+            None => Settled::Admitted(Vec::new()),
+        }
+    }
+
+    /// Decides by each limit's `on_store_error` what the store, or a lease, has not decided.
+    pub(super) fn settle_without_store(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
         now: Instant,
     ) -> Settled {
         let policy = Rc::clone(&self.policy);
+        let undecided = if waiting.spent.is_some() { &[][..] } else { waiting.leased.as_slice() };
         let mut local = Vec::new();
-        for charge in global {
+        for charge in undecided.iter().chain(&waiting.strict) {
             let Some(limit) = policy.limits.get(charge.place) else { continue };
             match limit.on_store_error {
                 OnStoreError::Allow => {}
                 OnStoreError::Deny => {
+                    self.give_back(host, &waiting, now);
                     return Settled::Refused(Refusal::store_unavailable(charge.place, &policy));
                 }
                 OnStoreError::Local { fraction_ppm } => local.push(Charge {
@@ -125,8 +188,11 @@ impl Worker {
             }
         }
         match self.charge_node(host, &local, now) {
-            Ok(charged) => Settled::Admitted(charged.judgements),
-            Err(refusal) => Settled::Refused(refusal),
+            Ok(charged) => admitted(waiting, charged.judgements),
+            Err(refusal) => {
+                self.give_back(host, &waiting, now);
+                Settled::Refused(refusal)
+            }
         }
     }
 
@@ -165,4 +231,12 @@ impl Worker {
             self.node.refund(host, &charges, &charged.at, now);
         }
     }
+}
+
+/// The end of a request that every level admits, with what all of them said.
+fn admitted(waiting: Waiting, more: Vec<Judgement>) -> Settled {
+    let mut judgements = waiting.node.judgements;
+    judgements.extend(waiting.spent.unwrap_or_default());
+    judgements.extend(more);
+    Settled::Admitted(judgements)
 }

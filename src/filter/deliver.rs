@@ -1,38 +1,40 @@
 //! Sending what waits for the store, and delivering what came of it.
 
-use super::decide::Settled;
+use super::decide::{Settled, Waiting};
 use super::group_commit::{Asker, Delivery, Job, Ticket};
 use super::judgement::judge;
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
-use crate::policy::Charge;
 use crate::store::{Answer, Decision, StoreError};
 use crate::units::{Instant, Span};
 
 impl Worker {
     pub(super) fn send(&mut self, host: &mut impl Host, now: Instant) {
+        self.queue_questions(now);
         let Some(store) = &self.policy.store else { return };
         let streams = &self.streams;
         self.group.send(host, store, now, |asker| match asker {
             Asker::Stream(stream) => streams.contains_key(stream),
-            Asker::Shadow(_) => true,
+            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) => true,
         });
     }
 
     pub(super) fn deliver(&mut self, host: &mut impl Host, now: Instant) {
-        for Delivery { asker, result } in self.group.take_ready() {
-            host.count(
-                match &result {
-                    Ok(_) => self.metrics.store_ok(),
-                    Err(error) => self.metrics.store_error(*error),
-                },
-                1,
-            );
-            match asker {
-                Asker::Stream(stream) => self.deliver_to(host, stream, result, now),
-                Asker::Shadow(charges) => {
-                    let verdicts = result.map(|answer| answer.verdicts()).unwrap_or_default();
-                    self.count_shadow(host, &judge(&charges, &verdicts));
+        for delivery in self.group.take_ready() {
+            match delivery {
+                Delivery::Answer(asker, result) => {
+                    let metric = match &result {
+                        Ok(_) => self.metrics.store_ok(),
+                        Err(error) => self.metrics.store_error(*error),
+                    };
+                    host.count(metric, 1);
+                    self.deliver_answer(host, asker, result, now);
+                }
+                Delivery::Leases(stream, error) => {
+                    self.deliver_to(host, stream, |worker, host, waiting| match error {
+                        None => worker.advance(host, stream, waiting, now),
+                        Some(_) => Some(worker.settle_without_store(host, waiting, now)),
+                    });
                 }
             }
         }
@@ -41,18 +43,39 @@ impl Worker {
         }
     }
 
-    fn deliver_to(
+    fn deliver_answer<H: Host>(
         &mut self,
-        host: &mut impl Host,
-        stream: StreamId,
+        host: &mut H,
+        asker: Asker,
         result: Result<Answer, StoreError>,
         now: Instant,
     ) {
+        match asker {
+            Asker::Stream(stream) => self.deliver_to(host, stream, |worker, host, waiting| {
+                Some(worker.settle(host, waiting, result, now))
+            }),
+            Asker::Shadow(charges) => {
+                let verdicts = result.map(|answer| answer.levels).unwrap_or_default();
+                self.count_shadow(host, &judge(&charges, &verdicts));
+            }
+            Asker::Lease(charges, sent_at) => self.on_leases(&charges, sent_at, result, now),
+            Asker::Return(units) => self.leases.returned(units, result.is_ok()),
+        }
+    }
+
+    /// Goes on with a request that waits, if it still does.
+    fn deliver_to<H: Host>(
+        &mut self,
+        host: &mut H,
+        stream: StreamId,
+        go_on: impl FnOnce(&mut Self, &mut H, Waiting) -> Option<Settled>,
+    ) {
         let Some(Stream::Waiting(waiting)) = self.streams.remove(&stream) else { return };
         let grpc = waiting.grpc;
-        let step = match self.settle(host, *waiting, result, now) {
-            Settled::Admitted(judgements) => self.admit(host, stream, &judgements),
-            Settled::Refused(refusal) => self.refuse(host, &refusal, grpc),
+        let step = match go_on(self, host, *waiting) {
+            None => return,
+            Some(Settled::Admitted(judgements)) => self.admit(host, stream, &judgements),
+            Some(Settled::Refused(refusal)) => self.refuse(host, &refusal, grpc),
         };
         match step {
             Step::Reply(reply) => host.reply(stream, &reply),
@@ -60,9 +83,12 @@ impl Worker {
         }
     }
 
-    pub(super) fn job(&self, asker: Asker, charges: &[Charge], now: Instant) -> Job {
-        let timeout = self.policy.store.as_ref().map_or(Span::ZERO, |store| store.timeout);
-        let ticket = Ticket { asker, deadline: now.plus(timeout), reloaded: false };
-        Job { ticket, decision: Decision::new(charges, &self.policy) }
+    /// The longest time for which the store may delay a request.
+    pub(super) fn store_timeout(&self) -> Span {
+        self.policy.store.as_ref().map_or(Span::ZERO, |store| store.timeout)
+    }
+
+    pub(super) fn job(&self, asker: Asker, decision: Decision, deadline: Instant) -> Job {
+        Job { ticket: Ticket { asker, deadline, reloaded: false }, decision }
     }
 }

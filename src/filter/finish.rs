@@ -6,6 +6,7 @@ use super::worker::{Step, Stream, Worker};
 use super::{Outcome, RateLimitFields, Refusal};
 use crate::host::{Host, StreamId};
 use crate::policy::{Charge, RateLimitHeaders, Scope};
+use crate::store::Decision;
 use crate::units::Instant;
 
 impl Worker {
@@ -59,7 +60,8 @@ impl Worker {
             }
             Scope::Global => {
                 let asker = Asker::Shadow(charges.as_slice().into());
-                let job = self.job(asker, &charges, now);
+                let decision = Decision::decide(&charges, &self.policy);
+                let job = self.job(asker, decision, now.plus(self.store_timeout()));
                 // A limit that is only watched may miss a request, but must not disturb one.
                 if let Err(error) = self.group.add(host, job) {
                     host.count(self.metrics.store_error(error), 1);

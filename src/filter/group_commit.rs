@@ -34,6 +34,10 @@ pub(super) enum Asker {
     Stream(StreamId),
     /// Nobody waits: these are the charges of a limit in shadow mode.
     Shadow(Rc<[Charge]>),
+    /// The leases of these charges, asked for at this time.
+    Lease(Rc<[Charge]>, Instant),
+    /// Nobody waits: so many units go back.
+    Return(u64),
 }
 
 /// A decision that is wanted from the store.
@@ -60,11 +64,13 @@ struct Call {
     script: ScriptCall,
 }
 
-/// What the store, or its absence, said to someone.
+/// What someone is to hear.
 #[derive(Debug)]
-pub(super) struct Delivery {
-    pub(super) asker: Asker,
-    pub(super) result: Result<Answer, StoreError>,
+pub(super) enum Delivery {
+    /// What the store, or its absence, said.
+    Answer(Asker, Result<Answer, StoreError>),
+    /// To a request that waited for leases: they may be there now, or the store failed.
+    Leases(StreamId, Option<StoreError>),
 }
 
 /// The jobs of one worker.
@@ -91,6 +97,16 @@ impl GroupCommit {
         }
         self.waiting.push_back(job);
         Ok(())
+    }
+
+    /// Takes on a job that nobody needs to be woken for.
+    pub(super) fn add_awake(&mut self, job: Job) {
+        self.waiting.push_back(job);
+    }
+
+    /// Puts deliveries at the end of those that are ready.
+    pub(super) fn add_ready(&mut self, deliveries: impl Iterator<Item = Delivery>) {
+        self.ready.extend(deliveries);
     }
 
     /// Sends what waits, as far as calls may be made. Jobs for which `wanted` is false are dropped.
@@ -160,13 +176,13 @@ impl GroupCommit {
                 ticket.reloaded = true;
                 self.waiting.push_back(Job { ticket, decision });
             } else {
-                self.ready.push_back(Delivery { asker: ticket.asker, result });
+                self.ready.push_back(Delivery::Answer(ticket.asker, result));
             }
         }
     }
 
     fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
-        let failed = |ticket: &Ticket| Delivery { asker: ticket.asker.clone(), result: Err(error) };
+        let failed = |ticket: &Ticket| Delivery::Answer(ticket.asker.clone(), Err(error));
         self.ready.extend(tickets.iter().map(failed));
     }
 

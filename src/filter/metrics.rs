@@ -7,6 +7,7 @@
 
 use crate::policy::{LEVELS, Level, Policy};
 use crate::store::StoreError;
+use crate::store::leases::LeaseEvents;
 
 /// A metric's place in [`Metrics::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +45,9 @@ pub struct Metrics {
     names: Vec<String>,
 }
 
+/// What happens to units of leases.
+const LEASE_EVENTS: [&str; 4] = ["granted", "spent", "returned", "expired"];
+
 const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
 const CODES: [Code; 5] = [
     Code::RateLimited,
@@ -60,7 +64,8 @@ const ERRORED: MetricId = MetricId(2);
 const EVICTIONS: MetricId = MetricId(3);
 const GIVEN_UP: MetricId = MetricId(4);
 const STORE_OK: MetricId = MetricId(5);
-const FIXED: usize = 6;
+const LEASE_UNITS: [MetricId; 4] = [MetricId(6), MetricId(7), MetricId(8), MetricId(9)];
+const FIXED: usize = 10;
 
 impl Code {
     /// The name in answers and metrics.
@@ -127,6 +132,7 @@ impl Metrics {
             "fairshare_decisions_given_up".to_owned(),
             "fairshare_store_calls.result=ok".to_owned(),
         ];
+        names.extend(LEASE_EVENTS.map(|event| format!("fairshare_lease_units.event={event}")));
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -181,6 +187,18 @@ impl Metrics {
     #[must_use]
     pub const fn store_ok(&self) -> MetricId {
         STORE_OK
+    }
+
+    /// The units of leases, by what happened to them.
+    #[must_use]
+    pub const fn lease_units(&self, events: &LeaseEvents) -> [(MetricId, u64); 4] {
+        let [granted, spent, returned, expired] = LEASE_UNITS;
+        [
+            (granted, events.granted),
+            (spent, events.spent),
+            (returned, events.returned),
+            (expired, events.expired),
+        ]
     }
 
     /// Refusals with this code.

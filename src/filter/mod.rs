@@ -10,6 +10,7 @@ mod fields;
 mod finish;
 mod group_commit;
 mod judgement;
+mod leasing;
 mod metrics;
 mod refusal;
 mod worker;

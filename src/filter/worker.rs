@@ -15,10 +15,12 @@ use std::rc::Rc;
 
 use super::decide::Waiting;
 use super::group_commit::GroupCommit;
+use super::leasing::Questions;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::policy::{HeaderMap, Identity, Mode, Policy, RequestView};
 use crate::store::StoreError;
+use crate::store::leases::Leases;
 use crate::store::node::NodeStore;
 use crate::units::{Instant, Span};
 
@@ -41,6 +43,9 @@ pub struct Worker {
     pub(super) node: NodeStore,
     pub(super) streams: BTreeMap<StreamId, Stream>,
     pub(super) group: GroupCommit,
+    pub(super) leases: Leases,
+    /// Leases that are being asked for.
+    pub(super) questions: Questions,
 }
 
 /// A request that the worker will hear of again.
@@ -59,6 +64,8 @@ impl Worker {
             node: NodeStore::new(&policy.namespace, seed_candidate),
             streams: BTreeMap::new(),
             group: GroupCommit::default(),
+            leases: Leases::default(),
+            questions: Questions::new(),
             policy,
         }
     }
@@ -100,11 +107,11 @@ impl Worker {
             }
             Err(_) => Identity::UNKNOWN,
         };
-        let plan = policy.plan(&request, &identity);
-        for (scope, charges) in plan.shadows {
+        let mut plan = policy.plan(&request, &identity);
+        for (scope, charges) in std::mem::take(&mut plan.shadows) {
             self.shadow(host, scope, charges, now);
         }
-        self.decide(host, stream, request.is_grpc(), &plan.node, plan.global, now)
+        self.decide(host, stream, request.is_grpc(), plan, now)
     }
 
     /// The fields to add to an admitted request's response headers.
@@ -124,7 +131,7 @@ impl Worker {
     /// The request is over, in whatever way.
     pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
         if let Some(Stream::Waiting(waiting)) = self.streams.remove(&stream) {
-            self.refund(host, &waiting.node, now);
+            self.give_back(host, &waiting, now);
             host.count(self.metrics.errored(), 1);
         }
     }
@@ -152,6 +159,8 @@ impl Worker {
     /// Time has passed.
     pub fn on_tick(&mut self, host: &mut impl Host, now: Instant) {
         self.group.expire(now);
+        self.return_leftovers(now);
+        self.count_lease_events(host);
         self.on_wake(host, now);
     }
 }

@@ -140,6 +140,14 @@ impl GcraQuota {
         self.parts(self.burst).saturating_add(u128::from(unread))
     }
 
+    /// Whole units that leak away within `span`, rounded up.
+    #[must_use]
+    pub fn leaked_within(&self, span: Span) -> u64 {
+        let parts = u128::from(span.as_nanos()).saturating_mul(u128::from(self.rate));
+        let units = parts.div_ceil(u128::from(self.per.as_nanos().max(1)));
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     fn leak_time(&self, parts: u128) -> Span {
         let nanos = parts.div_ceil(u128::from(self.rate.max(1)));
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,6 +1,8 @@
 //! What a request is charged to: the levels of the limits that match it and apply to its identity.
 
-use super::{Identity, LEVELS, Level, Limit, LimitId, Mode, Policy, RequestView, Scope, Subject};
+use super::{
+    Consistency, Identity, LEVELS, Level, Limit, LimitId, Mode, Policy, RequestView, Scope, Subject,
+};
 use crate::limiter::Quota;
 
 /// One level of one limit to which a request is charged.
@@ -25,8 +27,10 @@ pub struct Charge {
 pub struct Plan {
     /// On the node, together.
     pub node: Vec<Charge>,
+    /// From leases of the store's units, together.
+    pub leased: Vec<Charge>,
     /// In the store, together.
-    pub global: Vec<Charge>,
+    pub strict: Vec<Charge>,
     /// By themselves, only to be counted: one limit each, with where it is decided.
     pub shadows: Vec<(Scope, Vec<Charge>)>,
 }
@@ -43,7 +47,10 @@ impl Policy {
                 _ if charges.is_empty() => {}
                 (true, scope) => plan.shadows.push((scope, charges)),
                 (false, Scope::Node) => plan.node.extend(charges),
-                (false, Scope::Global) => plan.global.extend(charges),
+                (false, Scope::Global) => match limit.consistency {
+                    Consistency::Leased => plan.leased.extend(charges),
+                    Consistency::Strict => plan.strict.extend(charges),
+                },
             }
         }
         plan

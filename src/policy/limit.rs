@@ -40,6 +40,8 @@ pub enum Scope {
 /// How a global limit is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
+    /// From units that the store has granted ahead of their spending.
+    Leased,
     /// Each request in the store.
     Strict,
 }

@@ -1,18 +1,41 @@
 //! A request's question to the store, and its answer, as data.
 
 use super::keys::key;
+use super::lease::LeaseTerms;
 use crate::limiter::{Quota, Verdict};
 use crate::policy::{Charge, Level, Policy};
 
 /// The most charges that one decision may hold; the script refuses more.
 pub const CHARGES_MAX: usize = 192;
 
-/// All levels of all global limits of one request. They are decided together, and charged together
-/// only when every one has room.
+/// One question to the store: all levels that it is about are decided together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// What is to be done with the charges.
+    pub operation: Operation,
     /// At least one and at most [`CHARGES_MAX`], no two with the same key.
     pub charges: Vec<StoreCharge>,
+}
+
+/// What the store is to do with charges. Lists are in the order of the charges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Charge each its cost if every one has room; else none.
+    Decide,
+    /// Where each has room for its cost, grant units ahead of their spending; else none.
+    Lease(Vec<Want>),
+    /// Take back the costs, which were granted at these times of the store's clock, in
+    /// microseconds.
+    Return(Vec<u64>),
+}
+
+/// Units to be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Units that requests wait for: granted as far as there is room.
+    pub firm: u64,
+    /// Units ahead of need: granted out of a quarter of what is then left.
+    pub ahead: u64,
 }
 
 /// What a request would spend under one key.
@@ -34,48 +57,60 @@ pub struct Answer {
     /// Whether every level had room; if so, all are charged, and if not, none is.
     pub admitted: bool,
     /// What each level says by itself, in the order of the charges. Where the decision is refused,
-    /// `remaining` and `reset_after` describe usage without it, at every level.
-    pub levels: Vec<LevelAnswer>,
+    /// `remaining` and `reset_after` describe usage without it, at every level. After a lease, the
+    /// verdict is the one that a further request would get.
+    pub levels: Vec<Verdict>,
+    /// What a lease granted.
+    pub grants: Option<Grants>,
 }
 
-/// What one level says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LevelAnswer {
-    /// The level.
-    pub level: Level,
-    /// What it says.
-    pub verdict: Verdict,
+/// What a lease granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grants {
+    /// When, on the store's clock in microseconds.
+    pub clock_us: u64,
+    /// Units by charge.
+    pub units: Vec<u64>,
 }
 
 impl Decision {
-    /// The decision about `charges`, which `policy` made.
+    /// The question whether `charges`, which `policy` made, fit together.
     #[must_use]
-    pub fn new(charges: &[Charge], policy: &Policy) -> Self {
+    pub fn decide(charges: &[Charge], policy: &Policy) -> Self {
+        Self::about(charges, policy, Operation::Decide, |quota| *quota)
+    }
+
+    /// The question for units ahead of their spending.
+    #[must_use]
+    pub fn lease(charges: &[Charge], wants: Vec<Want>, policy: &Policy) -> Self {
+        let charged = |quota: &Quota| *LeaseTerms::of(quota).charged();
+        Self::about(charges, policy, Operation::Lease(wants), charged)
+    }
+
+    /// The message that `units` of those granted at `granted_at_us` are not needed.
+    #[must_use]
+    pub fn give_back(charge: &Charge, units: u64, granted_at_us: u64, policy: &Policy) -> Self {
+        let charge = Charge { cost: units, ..charge.clone() };
+        let charged = |quota: &Quota| *LeaseTerms::of(quota).charged();
+        Self::about(&[charge], policy, Operation::Return(vec![granted_at_us]), charged)
+    }
+
+    fn about(
+        charges: &[Charge],
+        policy: &Policy,
+        operation: Operation,
+        charged: impl Fn(&Quota) -> Quota,
+    ) -> Self {
         let prefix = policy.store.as_ref().map_or("", |store| &store.key_prefix);
         let keyed = |charge: &Charge| {
             let limit = policy.limits.get(charge.place).map_or("", |limit| &limit.name);
             StoreCharge {
                 key: key(prefix, limit, charge.level, charge.subject.as_ref()),
                 level: charge.level,
-                quota: charge.quota,
+                quota: charged(&charge.quota),
                 cost: charge.cost,
             }
         };
-        Self { charges: charges.iter().map(keyed).collect() }
-    }
-}
-
-impl Answer {
-    /// The verdicts alone, in the order of the charges.
-    #[must_use]
-    pub fn verdicts(&self) -> Vec<Verdict> {
-        self.levels.iter().map(|level| level.verdict).collect()
-    }
-
-    /// The refusing level that has room last, if any refuses.
-    #[must_use]
-    pub fn refusing_level(&self) -> Option<Level> {
-        let refusing = self.levels.iter().filter(|level| !level.verdict.admitted);
-        refusing.max_by_key(|level| level.verdict.retry_after).map(|level| level.level)
+        Self { operation, charges: charges.iter().map(keyed).collect() }
     }
 }

@@ -10,6 +10,8 @@ mod cell;
 mod decision;
 mod error;
 mod keys;
+pub mod lease;
+pub mod leases;
 pub mod node;
 mod overflow;
 mod pipeline;
@@ -19,7 +21,7 @@ mod script;
 pub mod shared_data;
 pub mod slab;
 
-pub use decision::{Answer, CHARGES_MAX, Decision, LevelAnswer, StoreCharge};
+pub use decision::{Answer, CHARGES_MAX, Decision, Grants, Operation, StoreCharge, Want};
 pub use error::StoreError;
 pub use keys::key;
 pub use pipeline::{DECISIONS_MAX, PIPELINE_CHARGES_MAX, ScriptCall, decode, encode, pipeline_len};

@@ -6,11 +6,12 @@
 //! reader knows what was asked.
 
 use std::borrow::Borrow;
+use std::iter::zip;
 
-use super::decision::{Answer, Decision, LevelAnswer, StoreCharge};
+use super::StoreError;
+use super::decision::{Answer, Decision, Grants, Operation, StoreCharge};
 use super::resp::{Command, Reader, Reply};
 use super::script::{self, SCRIPT, SCRIPT_SHA1};
-use super::{CHARGES_MAX, StoreError};
 use crate::limiter::Verdict;
 use crate::policy::StorePolicy;
 use crate::units::Span;
@@ -23,10 +24,7 @@ pub const DECISIONS_MAX: usize = 256;
 /// 160 kB, which every socket of a default Linux holds.
 pub const PIPELINE_CHARGES_MAX: usize = 2_048;
 
-/// The name of the script's operation that decides and charges.
-const DECIDE: &str = "decide";
-
-/// Integers that an answer holds for each level.
+/// Integers that say what a level decides.
 const INTEGERS_PER_LEVEL: usize = 4;
 
 /// How the script is called.
@@ -100,9 +98,10 @@ fn evaluation(decision: &Decision) -> Command {
     for charge in &decision.charges {
         command.text(&charge.key);
     }
-    script::push_operation(&mut command, DECIDE);
-    for charge in &decision.charges {
+    script::push_operation(&mut command, &decision.operation);
+    for (place, charge) in decision.charges.iter().enumerate() {
         script::push_charge(&mut command, &charge.quota, charge.cost);
+        script::push_extra(&mut command, &decision.operation, place);
     }
     command
 }
@@ -177,28 +176,61 @@ fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> 
         _ => return Err(StoreError::Malformed),
     };
     let (first, rest) = integers.split_first().ok_or(StoreError::Malformed)?;
-    let (levels, odd) = rest.as_chunks::<INTEGERS_PER_LEVEL>();
-    let fits = (1..=CHARGES_MAX).contains(&levels.len()) && odd.is_empty();
-    if !fits || levels.len() != decision.charges.len() {
-        return Err(StoreError::Malformed);
+    match &decision.operation {
+        Operation::Decide => decided(decision, boolean(first)?, rest),
+        Operation::Lease(_) => leased(decision, natural(first)?, rest),
+        Operation::Return(_) if boolean(first)? && rest.is_empty() => {
+            Ok(Answer { admitted: true, levels: Vec::new(), grants: None })
+        }
+        Operation::Return(_) => Err(StoreError::Malformed),
     }
-    let admitted = boolean(first)?;
-    let levels: Vec<_> = decision
-        .charges
-        .iter()
-        .zip(levels)
-        .map(|(charge, integers)| level_answer(charge, integers))
-        .collect::<Result<_, _>>()?;
-    if admitted != levels.iter().all(|level| level.verdict.admitted) {
-        return Err(StoreError::Malformed);
-    }
-    Ok(Answer { admitted, levels })
 }
 
-fn level_answer(
+fn decided(
+    decision: &Decision,
+    admitted: bool,
+    integers: &[Reply<'_>],
+) -> Result<Answer, StoreError> {
+    let (replies, odd) = integers.as_chunks::<INTEGERS_PER_LEVEL>();
+    if replies.len() != decision.charges.len() || !odd.is_empty() {
+        return Err(StoreError::Malformed);
+    }
+    let levels: Vec<Verdict> = zip(&decision.charges, replies)
+        .map(|(charge, integers)| verdict(charge, integers))
+        .collect::<Result<_, _>>()?;
+    match admitted == levels.iter().all(|level| level.admitted) {
+        true => Ok(Answer { admitted, levels, grants: None }),
+        false => Err(StoreError::Malformed),
+    }
+}
+
+/// A lease grants at least the cost on every key, or nothing at all.
+fn leased(
+    decision: &Decision,
+    clock_us: u64,
+    integers: &[Reply<'_>],
+) -> Result<Answer, StoreError> {
+    let (replies, odd) = integers.as_chunks::<{ INTEGERS_PER_LEVEL + 1 }>();
+    if replies.len() != decision.charges.len() || !odd.is_empty() {
+        return Err(StoreError::Malformed);
+    }
+    let (mut levels, mut units) = (Vec::new(), Vec::new());
+    for (charge, [granted, rest @ ..]) in zip(&decision.charges, replies) {
+        units.push(natural(granted)?);
+        levels.push(verdict(charge, rest)?);
+    }
+    let costs = || decision.charges.iter().map(|charge| charge.cost);
+    let admitted = zip(&units, costs()).all(|(units, cost)| *units >= cost);
+    match admitted || units.iter().all(|units| *units == 0) {
+        true => Ok(Answer { admitted, levels, grants: Some(Grants { clock_us, units }) }),
+        false => Err(StoreError::Malformed),
+    }
+}
+
+fn verdict(
     charge: &StoreCharge,
     [admitted, remaining, retry_after_us, reset_after_us]: &[Reply<'_>; INTEGERS_PER_LEVEL],
-) -> Result<LevelAnswer, StoreError> {
+) -> Result<Verdict, StoreError> {
     let verdict = Verdict {
         admitted: boolean(admitted)?,
         capacity: charge.quota.capacity(),
@@ -208,7 +240,7 @@ fn level_answer(
     };
     // Whoever has room need not wait, and whoever has none must.
     match verdict.admitted == verdict.retry_after.is_zero() {
-        true => Ok(LevelAnswer { level: charge.level, verdict }),
+        true => Ok(verdict),
         false => Err(StoreError::Malformed),
     }
 }

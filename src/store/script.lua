@@ -1,14 +1,21 @@
--- Decides one request in Redis: every level of all its global limits, together.
+-- Decides in Redis: every level of all global limits of a request, together.
 --
 -- KEYS   one key per level; all of them lie in one hash slot.
--- ARGV   "1" (the version of this protocol), "decide" (the operation), then for each key in turn
+-- ARGV   "1" (the version of this protocol), the operation, then for each key in turn
 --          "w" cost limit window_us        a sliding window, or
---          "g" cost rate per_us burst      a generic cell rate.
--- Reply  integers: admitted, then for each key
---          admitted, remaining, retry_after_us, reset_after_us.
+--          "g" cost rate per_us burst      a generic cell rate,
+--        and what the operation adds to them. The operations:
+-- decide   Charges the cost on every key, or on none. Replies with integers: admitted, then for
+--          each key admitted, remaining, retry_after_us, reset_after_us.
+-- lease    adds  firm ahead . Where the cost fits on every key, charges each as many units as it
+--          has room for, up to `firm`, and of what is left then a quarter, up to `ahead`; else
+--          none. Replies with integers: the clock, then for each key granted, and, as things are
+--          now, whether the cost would fit, remaining, retry_after_us, reset_after_us.
+-- return   adds  at_us , the clock of a lease. Takes back `cost` units of those charged then, or
+--          what is left of them. Replies with 1.
 --
--- The cost is charged on every key or on none. Whatever is written has an expiry. All numbers are
--- whole and at most 2^53, up to which Lua's doubles are exact. docs/store.md is the reference.
+-- Whatever is written has an expiry. All numbers are whole and at most 2^53, up to which Lua's
+-- doubles are exact. docs/store.md is the reference.
 --
 -- Redis runs this file from its first line for every request, so it defines few functions, names a
 -- table's fields where it makes the table, and reads of a window only what it needs.
@@ -119,7 +126,7 @@ local function window_decide(level)
   end
 end
 
-local function window_charge(level)
+local function window_charge(level, units)
   local now = level.now
   if level.units == 0 then
     level.start = now
@@ -132,7 +139,28 @@ local function window_charge(level)
     end
     level.older, level.start, level.count = older, now, 0
   end
-  level.last, level.count, level.units = now, level.count + level.cost, level.units + level.cost
+  level.last, level.count, level.units = now, level.count + units, level.units + units
+end
+
+-- Takes `units` out of the bucket in which they were charged at `at_us`: the first that ends no
+-- earlier. It is there for as long as that time itself lies within the window.
+local function window_return(level, units, at_us)
+  if level.units == 0 or at_us + level.period_us <= level.now then
+    return
+  end
+  local older, found = '', false
+  for last, count in string.gmatch(level.older, ' (%d+):(%d+)') do
+    if not found and whole(last) >= at_us then
+      found, units = true, math.min(units, whole(count))
+      count = format('%.0f', count - units)
+    end
+    older = older .. ' ' .. last .. ':' .. count
+  end
+  if not found then
+    units = math.min(units, level.count)
+    level.count = level.count - units
+  end
+  level.older, level.units = older, level.units - units
 end
 
 -- The generic cell rate (ITU-T I.371 Annex A), as a leaky bucket ----------------------------------
@@ -193,7 +221,13 @@ local function gcra_decide(level)
   end
 end
 
--- The operation -----------------------------------------------------------------------------------
+-- Takes back what has not leaked of `units` since they were charged.
+local function gcra_return(level, units, at_us)
+  local leaked = math.max(0, level.now - at_us) * level.rate
+  level.held = math.max(0, level.held - math.max(0, units * level.per_us - leaked))
+end
+
+-- The operations ----------------------------------------------------------------------------------
 
 -- Reads the usage of a level. Returns the error, if there is one.
 local function load(level, clock_us)
@@ -218,8 +252,18 @@ local function load(level, clock_us)
   load_form(level, { at = clock_us, units = math.max(1, level.capacity) })
 end
 
--- The levels, each decided by itself, or nil and an error.
-local function load_levels(clock_us)
+local function decide_level(level)
+  level.fits, level.retry_us = false, 0
+  if level.is_window then
+    window_decide(level)
+  else
+    gcra_decide(level)
+  end
+end
+
+-- The levels, each decided by itself and with the `extra` numbers that the operation adds, or nil
+-- and an error.
+local function load_levels(clock_us, extra)
   local levels, seen, next = {}, {}, 3
   for i, key in ipairs(KEYS) do
     local level
@@ -232,14 +276,18 @@ local function load_levels(clock_us)
       return nil, refuse('bad argument')
     end
     levels[i], seen[key], level.key = level, true, key
+    for n = 1, extra do
+      level[n] = whole(ARGV[next])
+      if not level[n] then
+        return nil, refuse('bad argument')
+      end
+      next = next + 1
+    end
     local problem = load(level, clock_us)
     if problem then
       return nil, problem
-    elseif level.is_window then
-      window_decide(level)
-    else
-      gcra_decide(level)
     end
+    decide_level(level)
   end
   if next ~= #ARGV + 1 then
     return nil, refuse('bad argument')
@@ -247,27 +295,24 @@ local function load_levels(clock_us)
   return levels
 end
 
--- Charges, writes what must be written, and says what is left and when all is free again; or nil
--- and the error of Redis.
-local function settle(level, charged, clock_us)
-  local remaining, reset_us, text
+-- What is left of a level, and when all of it is free again.
+local function left(level)
   if level.is_window then
-    if charged then
-      window_charge(level)
-    end
-    remaining = math.max(0, level.capacity - level.units)
-    reset_us = level.units > 0 and level.last + level.period_us - level.now or 0
-  else
-    if charged then
-      level.held = level.held + level.cost * level.per_us
-    end
-    remaining = math.max(0, floor((level.full - level.held) / level.per_us))
-    reset_us = div_ceil(level.held, level.rate)
+    return math.max(0, level.capacity - level.units),
+      level.units > 0 and level.last + level.period_us - level.now or 0
   end
+  return math.max(0, floor((level.full - level.held) / level.per_us)),
+    div_ceil(level.held, level.rate)
+end
 
+-- Writes what must be written, and says what is left and when all is free again; or nil and the
+-- error of Redis.
+local function settle(level, changed, clock_us)
+  local remaining, reset_us = left(level)
   local done
   local ttl_ms = div_ceil(level.now - clock_us + reset_us, 1000) + SLACK_MS
-  if charged or level.repaired then
+  if changed or level.repaired then
+    local text
     if level.is_window then
       text = format('w1 %.0f %.0f %.0f %.0f:%.0f%s', level.period_us, level.start, level.units,
         level.last, level.count, level.older)
@@ -284,18 +329,36 @@ local function settle(level, charged, clock_us)
   return remaining, reset_us
 end
 
+local function charge(level, units)
+  if level.is_window then
+    window_charge(level, units)
+  else
+    level.held = level.held + units * level.per_us
+  end
+end
+
+local function all_fit(levels)
+  for _, level in ipairs(levels) do
+    if not level.fits then
+      return false
+    end
+  end
+  return true
+end
+
 local function decide(clock_us)
-  local levels, problem = load_levels(clock_us)
+  local levels, problem = load_levels(clock_us, 0)
   if not levels then
     return problem
   end
-  local admitted = true
-  for _, level in ipairs(levels) do
-    admitted = admitted and level.fits
-  end
+  local admitted = all_fit(levels)
   local reply = { admitted and 1 or 0 }
   for i, level in ipairs(levels) do
-    local remaining, reset_us = settle(level, admitted and level.cost > 0, clock_us)
+    local charged = admitted and level.cost > 0
+    if charged then
+      charge(level, level.cost)
+    end
+    local remaining, reset_us = settle(level, charged, clock_us)
     if not remaining then
       return reset_us
     end
@@ -308,12 +371,66 @@ local function decide(clock_us)
   return reply
 end
 
-local clock = redis.call('TIME')
+-- Units to grant where the cost fits: never more than there is room for.
+local function grant(level, firm, ahead)
+  local room = left(level)
+  local granted = math.max(level.cost, math.min(room, firm))
+  return granted + math.min(ahead, floor(math.max(0, room - granted) / 4))
+end
 
-if ARGV[1] ~= '1' or ARGV[2] ~= 'decide' then
+local function lease(clock_us)
+  local levels, problem = load_levels(clock_us, 2)
+  if not levels then
+    return problem
+  end
+  local admitted = all_fit(levels)
+  local reply = { clock_us }
+  for i, level in ipairs(levels) do
+    local granted = admitted and grant(level, level[1], level[2]) or 0
+    if granted > 0 then
+      charge(level, granted)
+      decide_level(level)
+    end
+    local remaining, reset_us = settle(level, granted > 0, clock_us)
+    if not remaining then
+      return reset_us
+    end
+    local at = 5 * i - 3
+    reply[at] = granted
+    reply[at + 1] = level.fits and 1 or 0
+    reply[at + 2] = remaining
+    reply[at + 3] = level.retry_us
+    reply[at + 4] = level.fits and reset_us or math.max(reset_us, level.retry_us)
+  end
+  return reply
+end
+
+local function take_back(clock_us)
+  local levels, problem = load_levels(clock_us, 1)
+  if not levels then
+    return problem
+  end
+  for _, level in ipairs(levels) do
+    if level.is_window then
+      window_return(level, level.cost, level[1])
+    else
+      gcra_return(level, level.cost, level[1])
+    end
+    local remaining, failure = settle(level, level.found, clock_us)
+    if not remaining then
+      return failure
+    end
+  end
+  return { 1 }
+end
+
+local clock = redis.call('TIME')
+local operations = { decide = decide, lease = lease, ['return'] = take_back }
+
+if ARGV[1] ~= '1' or not operations[ARGV[2]] then
   return refuse('unknown operation')
 end
 if #KEYS == 0 or #KEYS > MAX_KEYS then
   return refuse('bad argument')
 end
-return decide(clock[1] * 1000000 + clock[2])
+return operations[ARGV[2]](clock[1] * 1000000 + clock[2])

@@ -4,6 +4,7 @@
 //! brought into that range here: exactly for every quota of which [`is_exact`] is true, and
 //! otherwise to a stricter one.
 
+use super::decision::{Operation, Want};
 use super::resp::Command;
 use crate::limiter::{GcraQuota, Quota};
 
@@ -11,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota};
 pub const SCRIPT: &str = include_str!("script.lua");
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "24dda9bd83a183af0051171c0675276433047ede";
+pub const SCRIPT_SHA1: &str = "27454474ccadd4e4833cb8c55463c0ab84a9f61a";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";
@@ -47,9 +48,26 @@ pub fn is_exact(quota: &Quota) -> bool {
 }
 
 /// Adds the operation to a call of the script, after its keys.
-pub(super) fn push_operation(command: &mut Command, operation: &str) {
+pub(super) fn push_operation(command: &mut Command, operation: &Operation) {
     command.text(PROTOCOL);
-    command.text(operation);
+    command.text(match operation {
+        Operation::Decide => "decide",
+        Operation::Lease(_) => "lease",
+        Operation::Return(_) => "return",
+    });
+}
+
+/// Adds what the operation says about the charge at `place`, after its arguments.
+pub(super) fn push_extra(command: &mut Command, operation: &Operation, place: usize) {
+    match operation {
+        Operation::Decide => {}
+        Operation::Lease(wants) => {
+            let want = wants.get(place).copied().unwrap_or(Want { firm: 0, ahead: 0 });
+            command.number(want.firm.min(MAX_UNITS));
+            command.number(want.ahead.min(MAX_UNITS));
+        }
+        Operation::Return(times) => command.number(times.get(place).copied().unwrap_or(0)),
+    }
 }
 
 /// Adds the arguments for one key to a call of the script.

@@ -66,7 +66,7 @@ fn a_global_limit_and_its_store_have_defaults() {
     );
     let limit = &policy.limits[0];
     assert_eq!(limit.scope, Scope::Global);
-    assert_eq!(limit.consistency, Consistency::Strict);
+    assert_eq!(limit.consistency, Consistency::Leased);
     assert_eq!(limit.on_store_error, OnStoreError::Local { fraction_ppm: 500_000 });
     let store = policy.store.unwrap();
     assert_eq!(store.cluster, "redis");

@@ -16,7 +16,7 @@ fn all_levels_are_charged_together() {
     let ten = window(10, 10 * SECOND_US);
     let answer = timed.decide(START_US, &[charge("a", ten, 1), charge("b", ten, 3)]);
     assert!(answer.admitted);
-    let told: Vec<u64> = answer.verdicts().iter().map(|verdict| verdict.remaining).collect();
+    let told: Vec<u64> = answer.levels.iter().map(|verdict| verdict.remaining).collect();
     assert_eq!(told, [9, 7]);
     assert_eq!(remaining(&timed, START_US, &["a", "b"]), told);
 }
@@ -59,10 +59,10 @@ fn tim_1_refused_spends_nothing() {
     assert_eq!(remaining(&timed, START_US, &["a", "b"]), [8, 8]);
 
     let refused = timed.decide(START_US, &three);
-    let says: Vec<bool> = refused.verdicts().iter().map(|verdict| verdict.admitted).collect();
+    let says: Vec<bool> = refused.levels.iter().map(|verdict| verdict.admitted).collect();
     assert_eq!(says, [true, false, true]);
-    assert_eq!(refused.verdicts()[0].remaining, 8, "as it is, not as it would have been");
-    assert_eq!(refused.verdicts()[1].retry_after, Span::from_secs(60));
+    assert_eq!(refused.levels[0].remaining, 8, "as it is, not as it would have been");
+    assert_eq!(refused.levels[1].retry_after, Span::from_secs(60));
 }
 
 #[test]

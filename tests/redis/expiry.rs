@@ -38,7 +38,7 @@ fn red_1_a_key_without_expiry_heals() {
         let five = [charge("k", window(5, SECOND_US), 1)];
         let (answer, ttl_ms) = decide_and_read_ttl(&redis, &five, "k");
         assert!(!answer.admitted, "{text:?} is no grant");
-        assert_eq!(answer.verdicts()[0].retry_after, Span::from_secs(1), "{text:?}");
+        assert_eq!(answer.levels[0].retry_after, Span::from_secs(1), "{text:?}");
         assert!((1_000..=1_000 + SLACK_MS).contains(&ttl_ms), "{text:?}: {ttl_ms} ms");
     }
     // Our own form, too: its usage is long past, so the key only needs an end.

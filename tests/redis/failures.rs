@@ -35,7 +35,7 @@ fn red_3_a_flushed_script_is_loaded_again() {
     redis.run(&["SCRIPT", "FLUSH"]);
     assert_eq!(decide_cached(&redis), Err(StoreError::NoScript));
     let answer = decide_one(&redis, &five()).unwrap();
-    assert_eq!(answer.verdicts()[0].remaining, 2, "three charges in all");
+    assert_eq!(answer.levels[0].remaining, 2, "three charges in all");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn red_4_a_replica_takes_no_charge() {
     redis.run(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(decide_cached(&redis), Err(StoreError::ReadOnly));
     redis.run(&["REPLICAOF", "NO", "ONE"]);
-    assert_eq!(decide_cached(&redis).unwrap().verdicts()[0].remaining, 3);
+    assert_eq!(decide_cached(&redis).unwrap().levels[0].remaining, 3);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn red_4_a_full_store_charges_nothing() {
     assert_eq!(results, [Err(StoreError::OutOfMemory)]);
     redis.run(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(redis.keys(), ["k"]);
-    assert_eq!(decide_cached(&redis).unwrap().verdicts()[0].remaining, 3);
+    assert_eq!(decide_cached(&redis).unwrap().levels[0].remaining, 3);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_the_script_does_not_know_is_an_error() {
         Value::Error(line) => line,
         other => panic!("{other:?}"),
     };
-    for operation in [&["1", "k"][..], &["1", "k", "2", "decide"], &["1", "k", "1", "lease"]] {
+    for operation in [&["1", "k"][..], &["1", "k", "2", "decide"], &["1", "k", "1", "borrow"]] {
         assert_eq!(call(operation), "FAIRSHARE unknown operation", "{operation:?}");
     }
     let largest = "9007199254740993000";

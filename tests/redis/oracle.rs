@@ -56,7 +56,7 @@ fn run(timed: &Timed, quota: Quota, arrivals: &[Arrival]) -> Vec<(u64, u64, Verd
     }
     let answers = timed.decide_all(&asked);
     let joined = asked.iter().zip(answers);
-    joined.map(|((at, ask), answer)| (*at, ask.charges[0].cost, answer.verdicts()[0])).collect()
+    joined.map(|((at, ask), answer)| (*at, ask.charges[0].cost, answer.levels[0])).collect()
 }
 
 /// Units admitted in `(now - length, now]`.
@@ -168,16 +168,16 @@ fn levels_are_decided_together() {
             let free: Vec<_> = charges(&alone, 0).into_iter().map(single).collect();
             let before = timed.decide_all(&free);
             let answer = timed.decide(now_us, &charges(&keys, cost));
-            let all_fit = answer.verdicts().iter().all(|verdict| verdict.admitted);
+            let all_fit = answer.levels.iter().all(|verdict| verdict.admitted);
             prop_assert_eq!(answer.admitted, all_fit);
             if answer.admitted {
                 let spent: Vec<_> = charges(&alone, cost).into_iter().map(single).collect();
                 prop_assert!(timed.decide_all(&spent).iter().all(|answer| answer.admitted));
             }
             for (told, before) in answer.levels.iter().zip(before) {
-                let left = before.verdicts()[0].remaining;
+                let left = before.levels[0].remaining;
                 let want = if answer.admitted { left.saturating_sub(cost) } else { left };
-                prop_assert_eq!(told.verdict.remaining, want);
+                prop_assert_eq!(told.remaining, want);
             }
         }
         Ok(())
@@ -203,7 +203,7 @@ fn rsp_1_waiting_for_retry_after_is_enough() {
             if !verdict.admitted && cost <= quota.capacity() {
                 let waited_us = now_us + verdict.retry_after.as_micros_ceil();
                 let looked = [charge(&fresh_key(), window(0, 1), 1), charge(&key, quota, cost)];
-                prop_assert!(timed.decide(waited_us, &looked).verdicts()[1].admitted);
+                prop_assert!(timed.decide(waited_us, &looked).levels[1].admitted);
             }
         }
         Ok(())

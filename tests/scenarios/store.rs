@@ -91,3 +91,40 @@ pub fn a_global_shadow_limit_is_only_counted(rig: &mut dyn Rig) {
     rig.wait(Duration::from_secs(1));
     assert_eq!(rig.metric("requests", &[("outcome", "shadow_refused")]), 3);
 }
+
+/// E3: a leased limit admits exactly what it says where the limit is small, and tells what is left.
+pub fn leased_limits_admit_what_they_say(rig: &mut dyn Rig) {
+    let leased = json!({"consistency": "leased"});
+    let levels = json!({"shared": window(7, "1m"), "tenant": window(3, "1m")});
+    rig.update(&global_limit(leased, levels)).unwrap();
+    let first = rig.send(&by("acme"));
+    assert_eq!(first.status, 200);
+    assert_eq!(first.header("ratelimit-policy").unwrap(), "\"dns.tenant\";q=3;w=60");
+    assert!(first.header("ratelimit").unwrap().starts_with("\"dns.tenant\";r=2;t="));
+    expect(rig, &by("acme"), 2, 3);
+    expect(rig, &by("globex"), 3, 1);
+    expect(rig, &by("initech"), 1, 1);
+    let refused = rig.send(&by("initech"));
+    assert_eq!(refused.json()["level"], "shared");
+    let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=61).contains(&retry_after), "{retry_after}");
+}
+
+/// C3: what is refused is remembered, so refused traffic does not reach the store.
+pub fn refused_traffic_never_reaches_redis(rig: &mut dyn Rig) {
+    let levels = json!({"shared": window(50, "1m"), "tenant": window(4, "1m")});
+    rig.update(&global_limit(json!({"consistency": "leased"}), levels)).unwrap();
+    expect(rig, &by("acme"), 4, 4);
+    let calls = rig.metric("store_calls", &[("result", "ok")]);
+    expect(rig, &by("acme"), 0, 100);
+    assert!(rig.metric("store_calls", &[("result", "ok")]) <= calls + 2);
+}
+
+/// A large leased limit is spent from units that are asked for ahead of need.
+pub fn a_large_leased_limit_takes_few_calls(rig: &mut dyn Rig) {
+    let levels = json!({"shared": window(20_000, "1m"), "tenant": window(10_000, "1m")});
+    rig.update(&global_limit(json!({"consistency": "leased"}), levels)).unwrap();
+    expect(rig, &by("acme"), 1000, 0);
+    let calls = rig.metric("store_calls", &[("result", "ok")]);
+    assert!(calls <= 60, "{calls} calls for 1000 requests");
+}

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{Level, Secret};
+use crate::store::CHARGES_MAX;
 
 fn policy(username: &str, password: &str) -> StorePolicy {
     StorePolicy {
@@ -22,7 +23,7 @@ fn decision(levels: &[Level]) -> Decision {
         quota,
         cost: 1,
     };
-    Decision { charges: levels.iter().map(charge).collect() }
+    Decision { operation: Operation::Decide, charges: levels.iter().map(charge).collect() }
 }
 
 fn shared() -> Decision {
@@ -45,7 +46,7 @@ fn admitted() -> Answer {
         retry_after: Span::ZERO,
         reset_after: Span::from_secs(1),
     };
-    Answer { admitted: true, levels: vec![LevelAnswer { level: Level::Shared, verdict }] }
+    Answer { admitted: true, levels: vec![verdict], grants: None }
 }
 
 #[test]
@@ -75,8 +76,7 @@ fn answers_come_in_the_order_of_the_decisions() {
     assert_eq!(results[0], Ok(admitted()));
     let refused = results[1].as_ref().unwrap();
     assert!(!refused.admitted);
-    assert_eq!(refused.refusing_level(), Some(Level::Shared));
-    assert_eq!(refused.verdicts()[0].retry_after, Span::from_millis(250));
+    assert_eq!(refused.levels[0].retry_after, Span::from_millis(250));
 }
 
 #[test]
@@ -215,7 +215,7 @@ proptest! {
         prop_assert!(grants <= said);
         for answer in results.iter().flatten() {
             prop_assert_eq!(answer.levels.len(), 1);
-            prop_assert_eq!(answer.admitted, answer.levels[0].verdict.admitted);
+            prop_assert_eq!(answer.admitted, answer.levels[0].admitted);
         }
     }
 }

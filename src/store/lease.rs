@@ -1,0 +1,356 @@
+//! Prepaid units of one level of a global limit: what a worker may spend without asking.
+//!
+//! The store charges a parcel of units when it grants it, and the parcel may be spent until it
+//! expires. So that no interval ever holds more than the limit, the store counts as if every unit
+//! were spent as late as possible ([`LeaseTerms`]). Nothing is spent that was not granted, so a lost
+//! reply, a crash or a node that is cut off can only waste units, never create any.
+//!
+//! A parcel's life is measured by the worker's own clock, from *before* it was asked for: no two
+//! clocks are ever compared.
+
+use crate::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
+use crate::store::Want;
+use crate::units::{Instant, Span};
+
+/// Parts of a level's period for which a parcel lasts.
+const LIVES_PER_PERIOD: u64 = 16;
+
+/// The longest life of a parcel: even where windows are long, what is not needed goes back soon.
+const LIFE_MAX: Span = Span::from_secs(5);
+
+/// The shortest life for which asking ahead of need is worth while.
+const LIFE_MIN: Span = Span::from_millis(20);
+
+/// How long a parcel lasts that is meant for those who wait for it.
+const HAND_OVER: Span = Span::from_millis(10);
+
+/// Levels with less room are granted only what requests wait for.
+const CAPACITY_MIN: u64 = 16;
+
+/// Parts of a level's capacity that a worker without experience asks for ahead of need.
+const FIRST_SHARE: u64 = 64;
+
+/// Parts of a level's capacity that a worker asks for ahead of need at most.
+const LARGEST_SHARE: u64 = 8;
+
+/// Parcels that are kept. Before a further one is taken, the first to expire is given up.
+const PARCELS_MAX: usize = 4;
+
+/// How a level is leased. It follows from the quota alone, so all nodes agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// How long a parcel may be spent.
+    life: Span,
+    /// Whether units are asked for that nobody waits for.
+    ahead: bool,
+    /// What the store enforces on grants, so that spending obeys the level's own quota.
+    charged: Quota,
+}
+
+/// The prepaid units of one level for one subject.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    quota: Quota,
+    terms: LeaseTerms,
+    /// The first to expire comes first. At most [`PARCELS_MAX`].
+    parcels: Vec<Parcel>,
+    /// What the store last said about a further request, and when.
+    told: Option<(Verdict, Instant)>,
+    /// Units spent since `asked_at`, when the store was last asked.
+    spent: u64,
+    asked_at: Instant,
+    last_used: Instant,
+}
+
+/// Units that were granted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parcel {
+    /// Units not yet spent.
+    pub units: u64,
+    /// When the store granted them, on its own clock in microseconds.
+    pub granted_at_us: u64,
+    /// The time from which they may not be spent any more.
+    expires_at: Instant,
+}
+
+/// What a lease says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseVerdict {
+    /// There are units.
+    Admitted(Verdict),
+    /// The store has none, and has said until when.
+    Refused(Verdict),
+    /// The store is to be asked.
+    Short,
+}
+
+impl LeaseTerms {
+    /// The terms of a level.
+    ///
+    /// A unit granted at `T` is spent before `T + life`. A window therefore counts grants for one
+    /// life longer than its own length, and a GCRA level keeps in reserve what leaks within one.
+    #[must_use]
+    pub fn of(quota: &Quota) -> Self {
+        let part = quota.period().as_nanos().checked_div(LIVES_PER_PERIOD).unwrap_or(0);
+        let part = Span::from_nanos(part).min(LIFE_MAX);
+        let ahead = quota.capacity() >= CAPACITY_MIN && part >= LIFE_MIN;
+        let life = if ahead { part } else { HAND_OVER };
+        let charged = match *quota {
+            Quota::Window(WindowQuota { requests, window }) => {
+                // Whole milliseconds stay exact in the store.
+                let window = Span::from_millis(
+                    window.as_millis_ceil().saturating_add(life.as_millis_ceil()),
+                );
+                Quota::Window(WindowQuota { requests, window })
+            }
+            Quota::Gcra(gcra) if ahead => {
+                let burst = gcra.burst.saturating_sub(gcra.leaked_within(life));
+                Quota::Gcra(GcraQuota { burst, ..gcra })
+            }
+            gcra @ Quota::Gcra(_) => gcra,
+        };
+        Self { life, ahead, charged }
+    }
+
+    /// What the store enforces on grants.
+    #[must_use]
+    pub const fn charged(&self) -> &Quota {
+        &self.charged
+    }
+}
+
+impl Lease {
+    /// A lease without units.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        Self {
+            quota,
+            terms: LeaseTerms::of(&quota),
+            parcels: Vec::new(),
+            told: None,
+            spent: 0,
+            asked_at: Instant::ORIGIN,
+            last_used: Instant::ORIGIN,
+        }
+    }
+
+    /// The quota under which the units were granted.
+    #[must_use]
+    pub const fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// Whether `cost` units can be spent at `now`.
+    #[must_use]
+    pub fn peek(&self, cost: u64, now: Instant) -> LeaseVerdict {
+        let units = self.units(now);
+        let (told, at) = self.told.unwrap_or((Verdict::refusal(&self.quota), Instant::ORIGIN));
+        let passed = now.since(at);
+        let verdict = Verdict {
+            admitted: units >= cost,
+            capacity: self.quota.capacity(),
+            remaining: told.remaining.saturating_add(units.saturating_sub(cost)),
+            retry_after: told.retry_after.minus(passed),
+            reset_after: told.reset_after.minus(passed),
+        };
+        if units >= cost {
+            return LeaseVerdict::Admitted(Verdict { retry_after: Span::ZERO, ..verdict });
+        }
+        match self.told.is_some() && !verdict.retry_after.is_zero() {
+            true => LeaseVerdict::Refused(Verdict { remaining: 0, ..verdict }),
+            false => LeaseVerdict::Short,
+        }
+    }
+
+    /// Spends `cost` units, the first to expire first.
+    pub fn spend(&mut self, cost: u64, now: Instant) {
+        let mut left = cost;
+        for parcel in self.parcels.iter_mut().filter(|parcel| parcel.expires_at > now) {
+            let taken = parcel.units.min(left);
+            parcel.units = parcel.units.saturating_sub(taken);
+            left = left.saturating_sub(taken);
+        }
+        self.spent = self.spent.saturating_add(cost);
+        self.last_used = now;
+    }
+
+    /// Gives back `cost` units that a request had spent and did not use. They go to the parcel that
+    /// expires first, so that they never last longer than they did.
+    pub fn unspend(&mut self, cost: u64) {
+        self.spent = self.spent.saturating_sub(cost);
+        if let Some(parcel) = self.parcels.first_mut() {
+            parcel.units = parcel.units.saturating_add(cost);
+        }
+    }
+
+    /// Whether more should be asked for although there are units: half of the newest parcel's life
+    /// is over, or few units are left.
+    #[must_use]
+    pub fn is_low(&self, now: Instant) -> bool {
+        let Some(newest) = self.parcels.last() else { return self.terms.ahead };
+        let half_life = Span::from_nanos(self.terms.life.as_nanos().checked_div(2).unwrap_or(0));
+        let refused = self.told.is_some_and(|(told, at)| told.retry_after > now.since(at));
+        let old = newest.expires_at.since(now) < half_life;
+        self.terms.ahead && !refused && (old || self.units(now) < self.ahead(now) / 2)
+    }
+
+    /// What to ask for, where requests that cost `firm` units together wait.
+    pub fn ask(&mut self, firm: u64, now: Instant) -> Want {
+        let ahead = self.ahead(now).saturating_sub(self.units(now));
+        (self.spent, self.asked_at) = (0, now);
+        Want { firm, ahead }
+    }
+
+    /// Takes what the store granted to a question sent at `sent_at`, and what it says about more.
+    pub fn take(
+        &mut self,
+        units: u64,
+        clock_us: u64,
+        told: Verdict,
+        sent_at: Instant,
+        now: Instant,
+    ) {
+        self.told = Some((told, now));
+        if units == 0 {
+            return;
+        }
+        let from = if self.terms.ahead { sent_at } else { now };
+        let expires_at = from.plus(self.terms.life);
+        if self.parcels.len() >= PARCELS_MAX {
+            self.parcels.remove(0);
+        }
+        self.parcels.push(Parcel { units, granted_at_us: clock_us, expires_at });
+    }
+
+    /// Takes out what can go back to the store: units that have expired, and all of them where
+    /// nobody has spent any for `idle`.
+    pub fn leftovers(&mut self, idle: Span, now: Instant) -> Vec<Parcel> {
+        let unused = self.last_used.plus(idle) <= now;
+        let (over, kept) =
+            self.parcels.iter().partition(|parcel| unused || parcel.expires_at <= now);
+        self.parcels = kept;
+        let over: Vec<Parcel> = over;
+        over.into_iter().filter(|parcel| parcel.units > 0).collect()
+    }
+
+    /// Whether the lease is as good as a new one.
+    #[must_use]
+    pub fn is_blank(&self, now: Instant) -> bool {
+        let refused = self.told.is_some_and(|(told, at)| told.retry_after > now.since(at));
+        self.parcels.is_empty() && !refused
+    }
+
+    /// Units that can be spent at `now`.
+    #[must_use]
+    pub fn units(&self, now: Instant) -> u64 {
+        let live = self.parcels.iter().filter(|parcel| parcel.expires_at > now);
+        live.fold(0, |sum, parcel| sum.saturating_add(parcel.units))
+    }
+
+    /// Units for one life: as many as were spent in the time since the last question, or a small
+    /// share of the capacity where there is no experience.
+    fn ahead(&self, now: Instant) -> u64 {
+        if !self.terms.ahead {
+            return 0;
+        }
+        let capacity = self.quota.capacity();
+        let elapsed = u128::from(now.since(self.asked_at).as_nanos().max(1));
+        let per_life = u128::from(self.spent)
+            .saturating_mul(u128::from(self.terms.life.as_nanos()))
+            .div_ceil(elapsed);
+        let first = capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1);
+        let most = capacity.checked_div(LARGEST_SHARE).unwrap_or(0).max(1);
+        match self.told {
+            None => first,
+            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX).min(most),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn window(requests: u64, millis: u64) -> Quota {
+        Quota::Window(WindowQuota { requests, window: Span::from_millis(millis) })
+    }
+
+    fn told(retry_millis: u64) -> Verdict {
+        Verdict {
+            admitted: retry_millis == 0,
+            capacity: 100,
+            remaining: 50,
+            retry_after: Span::from_millis(retry_millis),
+            reset_after: Span::from_secs(1),
+        }
+    }
+
+    fn at(millis: u64) -> Instant {
+        T.plus(Span::from_millis(millis))
+    }
+
+    #[test]
+    fn the_store_counts_a_window_for_one_life_longer() {
+        let terms = LeaseTerms::of(&window(100, 1600));
+        assert_eq!(terms.life, Span::from_millis(100));
+        assert_eq!(terms.charged, window(100, 1700));
+        let gcra = GcraQuota { rate: 100, per: Span::from_secs(1), burst: 160 };
+        let terms = LeaseTerms::of(&Quota::Gcra(gcra));
+        assert_eq!(terms.charged, Quota::Gcra(GcraQuota { burst: 150, ..gcra }));
+    }
+
+    #[test]
+    fn small_and_short_levels_are_granted_only_what_is_waited_for() {
+        for quota in [window(15, 10_000), window(1000, 100)] {
+            let mut lease = Lease::new(quota);
+            assert_eq!(lease.ask(3, T), Want { firm: 3, ahead: 0 });
+            assert!(!lease.is_low(T));
+        }
+    }
+
+    #[test]
+    fn a_parcel_lives_from_before_it_was_asked_for() {
+        let mut lease = Lease::new(window(100, 1600));
+        lease.take(10, 7, told(0), at(0), at(40));
+        assert_eq!(lease.units(at(99)), 10);
+        assert_eq!(lease.units(at(100)), 0);
+        assert_eq!(lease.peek(1, at(100)), LeaseVerdict::Short);
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_until_it_could_pass() {
+        let mut lease = Lease::new(window(100, 1600));
+        lease.take(0, 7, told(300), at(0), at(10));
+        assert!(matches!(lease.peek(1, at(309)), LeaseVerdict::Refused(verdict)
+            if verdict.retry_after == Span::from_millis(1)));
+        assert_eq!(lease.peek(1, at(310)), LeaseVerdict::Short);
+    }
+
+    #[test]
+    fn what_is_asked_ahead_follows_demand() {
+        let mut lease = Lease::new(window(6400, 1600));
+        assert_eq!(lease.ask(1, at(0)), Want { firm: 1, ahead: 100 });
+        lease.take(101, 7, told(0), at(0), at(1));
+        for _ in 0..50 {
+            lease.spend(1, at(20));
+        }
+        // 50 units in 50 ms are 100 in one life of 100 ms; 51 are still there.
+        assert_eq!(lease.ask(0, at(50)), Want { firm: 0, ahead: 49 });
+    }
+
+    #[test]
+    fn what_is_not_spent_can_go_back() {
+        let mut lease = Lease::new(window(100, 1600));
+        lease.take(10, 7, told(0), at(0), at(1));
+        lease.spend(4, at(2));
+        assert_eq!(lease.leftovers(Span::from_secs(1), at(50)), vec![]);
+        let back = lease.leftovers(Span::from_secs(1), at(100));
+        assert_eq!(
+            back.iter().map(|parcel| (parcel.units, parcel.granted_at_us)).collect::<Vec<_>>(),
+            [(6, 7)]
+        );
+        assert!(lease.is_blank(at(100)));
+    }
+}

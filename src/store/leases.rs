@@ -1,0 +1,182 @@
+//! All leases of one worker, by level of limit and subject.
+
+use std::collections::BTreeMap;
+
+use super::Want;
+use super::lease::{Lease, LeaseVerdict, Parcel};
+use crate::limiter::Verdict;
+use crate::policy::{Charge, Level, LimitId, Subject};
+use crate::units::{Instant, Span};
+
+/// The most leases that a worker holds: about 4 MiB. Beyond it one is given up, with its units.
+const LEASES_MAX: usize = 16_384;
+
+/// Where nobody has spent any for so long, units go back.
+const IDLE: Span = Span::from_secs(1);
+
+/// Parcels that go back in one go.
+const RETURNS_MAX: usize = 64;
+
+/// Whose lease it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseKey {
+    id: LimitId,
+    level: Level,
+    subject: Option<Subject>,
+}
+
+/// The leases of one worker.
+#[derive(Debug, Default)]
+pub struct Leases {
+    table: BTreeMap<LeaseKey, Held>,
+    events: LeaseEvents,
+}
+
+#[derive(Debug)]
+struct Held {
+    charge: Charge,
+    lease: Lease,
+}
+
+/// What leases say to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    /// Every level had units, and they are spent.
+    Admitted(Vec<Verdict>),
+    /// Some level has none, and the store has said until when. Nothing is spent.
+    Refused(Vec<Verdict>),
+    /// The store is to be asked about these. Nothing is spent.
+    Short(Vec<Charge>),
+}
+
+/// Units since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseEvents {
+    /// Granted by the store.
+    pub granted: u64,
+    /// Spent by requests.
+    pub spent: u64,
+    /// Gone back to the store.
+    pub returned: u64,
+    /// Lost: neither spent nor gone back.
+    pub expired: u64,
+}
+
+impl LeaseKey {
+    /// The key of a charge's lease.
+    #[must_use]
+    pub const fn of(charge: &Charge) -> Self {
+        Self { id: charge.id, level: charge.level, subject: charge.subject }
+    }
+}
+
+impl Leases {
+    /// Decides all charges, and spends their units if every level has them.
+    pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
+        let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());
+        for charge in charges {
+            let lease = self.table.get(&LeaseKey::of(charge)).map(|held| &held.lease);
+            match lease.map_or(LeaseVerdict::Short, |lease| lease.peek(charge.cost, now)) {
+                LeaseVerdict::Admitted(verdict) | LeaseVerdict::Refused(verdict) => {
+                    verdicts.push(verdict);
+                }
+                LeaseVerdict::Short => {
+                    short.push(charge.clone());
+                    verdicts.push(Verdict { admitted: true, ..Verdict::refusal(&charge.quota) });
+                }
+            }
+        }
+        if verdicts.iter().any(|verdict| !verdict.admitted) {
+            return LeaseOutcome::Refused(verdicts);
+        }
+        if !short.is_empty() {
+            return LeaseOutcome::Short(short);
+        }
+        for charge in charges {
+            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
+                held.lease.spend(charge.cost, now);
+                self.events.spent = self.events.spent.saturating_add(charge.cost);
+            }
+        }
+        LeaseOutcome::Admitted(verdicts)
+    }
+
+    /// Gives back what [`decide`](Self::decide) spent on a request that is not admitted after all.
+    pub fn unspend(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
+                held.lease.unspend(charge.cost);
+                self.events.spent = self.events.spent.saturating_sub(charge.cost);
+            }
+        }
+    }
+
+    /// The charges whose leases are running low.
+    #[must_use]
+    pub fn low(&self, charges: &[Charge], now: Instant) -> Vec<Charge> {
+        let is_low = |charge: &&Charge| {
+            self.table.get(&LeaseKey::of(charge)).is_some_and(|held| held.lease.is_low(now))
+        };
+        charges.iter().filter(is_low).cloned().collect()
+    }
+
+    /// What to ask for, where `waiting` requests wait for these charges.
+    pub fn ask(&mut self, charges: &[Charge], waiting: u64, now: Instant) -> Vec<Want> {
+        charges
+            .iter()
+            .map(|charge| self.lease(charge).ask(charge.cost.saturating_mul(waiting), now))
+            .collect()
+    }
+
+    /// Takes what the store granted for `charge` to a question sent at `sent_at`.
+    pub fn take(
+        &mut self,
+        charge: &Charge,
+        (units, clock_us): (u64, u64),
+        told: Verdict,
+        sent_at: Instant,
+        now: Instant,
+    ) {
+        self.lease(charge).take(units, clock_us, told, sent_at, now);
+        self.events.granted = self.events.granted.saturating_add(units);
+    }
+
+    /// Takes out parcels that can go back to the store, and forgets leases that hold nothing.
+    pub fn leftovers(&mut self, now: Instant) -> Vec<(Charge, Parcel)> {
+        let mut over = Vec::new();
+        for Held { charge, lease } in self.table.values_mut() {
+            if over.len() >= RETURNS_MAX {
+                break;
+            }
+            over.extend(
+                lease.leftovers(IDLE, now).into_iter().map(|parcel| (charge.clone(), parcel)),
+            );
+        }
+        self.table.retain(|_, held| !held.lease.is_blank(now));
+        over
+    }
+
+    /// Notes that parcels have gone back, or that they are lost.
+    pub const fn returned(&mut self, units: u64, arrived: bool) {
+        let events = &mut self.events;
+        let count = if arrived { &mut events.returned } else { &mut events.expired };
+        *count = count.saturating_add(units);
+    }
+
+    /// The events since the last call.
+    pub fn take_events(&mut self) -> LeaseEvents {
+        std::mem::take(&mut self.events)
+    }
+
+    fn lease(&mut self, charge: &Charge) -> &mut Lease {
+        let key = LeaseKey::of(charge);
+        if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
+            self.table.pop_first();
+        }
+        let held = self
+            .table
+            .entry(key)
+            .or_insert_with(|| Held { charge: charge.clone(), lease: Lease::new(charge.quota) });
+        &mut held.lease
+    }
+}
