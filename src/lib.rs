@@ -3,6 +3,7 @@
 //! The modules, from the bottom up; each uses only those above it in this list:
 //!
 //! - [`units`]: points and spans of time.
+//! - [`map`]: the hash map of everything looked up while requests are served.
 //! - [`limiter`]: pure decisions, from usage and time to a verdict.
 //! - [`policy`]: the compiled configuration and how a request is matched to it.
 //! - [`config`]: from the plugin's JSON to a policy, or to every error in it.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod filter;
 pub mod host;
 pub mod limiter;
+pub mod map;
 pub mod policy;
 pub mod store;
 pub mod units;

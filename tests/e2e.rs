@@ -1,6 +1,8 @@
 //! The filter end to end: real Envoys with two workers each, and a real Redis.
 #![allow(
     clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
     clippy::panic,
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -12,7 +14,7 @@ mod support;
 
 use std::fs;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scenarios::{Rig, by, expect, global_limit, identity, merged, node, node_limit, store, window};
 use serde_json::{Value, json};
@@ -309,4 +311,82 @@ fn flood(envoy: &Envoy, tenants: std::ops::Range<u32>) {
             });
         }
     });
+}
+
+/// Admissions of one tenant that many clients got from two Envoys within `time`: when each was sent,
+/// and when its answer was there.
+fn admissions(envoys: &[Envoy], clients: usize, time: Duration) -> Vec<(Instant, Instant)> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients)
+            .map(|number| {
+                let port = envoys[number % envoys.len()].port();
+                scope.spawn(move || {
+                    let mut connection = Connection::open(port).expect("a connection");
+                    let mut admitted = Vec::new();
+                    while start.elapsed() < time {
+                        let sent = Instant::now();
+                        let answer = connection.send(&by("acme")).expect("an answer");
+                        if answer.status == 200 {
+                            admitted.push((sent, Instant::now()));
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+    })
+}
+
+/// The most admissions that certainly lie within one window: sent after its start, answered before
+/// its end.
+fn worst_window(admissions: &[(Instant, Instant)], window: Duration) -> usize {
+    let within = |start: Instant| {
+        admissions.iter().filter(|(sent, got)| *sent >= start && *got < start + window).count()
+    };
+    admissions.iter().map(|(sent, _)| within(*sent)).max().unwrap_or(0)
+}
+
+/// The promise of global limits, both ways of deciding them: over two Envoys no interval holds more
+/// than the limit, and under demand that never lets up at least nine tenths of it are admitted.
+#[test]
+fn global_window_is_never_exceeded_in_any_interval() {
+    const LIMIT: u64 = 200;
+    let time = Duration::from_secs(6);
+    for consistency in ["leased", "strict"] {
+        let redis = Redis::start();
+        let levels = json!({"tenant": window(LIMIT, "1s")});
+        let plugin = global_limit(json!({"consistency": consistency}), levels);
+        let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+        let envoys = [start(), start()];
+        let admitted = admissions(&envoys, 8, time);
+        let worst = worst_window(&admitted, Duration::from_secs(1));
+        println!("{consistency}: {} admitted in {time:?}, worst second {worst}", admitted.len());
+        assert!(worst <= 200, "{consistency}: {worst} in one second");
+        assert!(
+            admitted.len() >= 6 * 200 * 9 / 10,
+            "{consistency}: only {} admitted",
+            admitted.len()
+        );
+    }
+}
+
+/// What one Envoy does not spend goes to the other one when demand moves.
+#[test]
+fn unused_leases_return_to_others() {
+    let redis = Redis::start();
+    let plugin =
+        global_limit(json!({"consistency": "leased"}), json!({"tenant": window(300, "1h")}));
+    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+    let (one, other) = (start(), start());
+    let spent = (0..40).filter(|_| one.send(&by("acme")).status == 200).count();
+    assert_eq!(spent, 40);
+    // What is left in one worker of the other Envoy goes back, too, once it is idle.
+    let (mut left, start) = (0, Instant::now());
+    while left < 260 && start.elapsed() < Duration::from_secs(20) {
+        left += (0..20).filter(|_| other.send(&by("acme")).status == 200).count();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(left, 260);
 }

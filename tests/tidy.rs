@@ -22,14 +22,15 @@ const FUNCTION_LINES_MAX: usize = 70;
 
 /// Which modules each module may use. Arrows point down only; `host` is the filter's own view of
 /// the proxy, so the two are one layer.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("units", &[]),
+    ("map", &[]),
     ("limiter", &["units"]),
     ("policy", &["limiter", "units"]),
     ("config", &["policy", "limiter", "units"]),
-    ("store", &["policy", "limiter", "units"]),
+    ("store", &["map", "policy", "limiter", "units"]),
     ("host", &["filter", "store", "policy", "limiter", "units"]),
-    ("filter", &["host", "store", "policy", "limiter", "units"]),
+    ("filter", &["map", "host", "store", "policy", "limiter", "units"]),
     ("wasm", &["filter", "host", "config", "store", "policy", "limiter", "units"]),
     ("cli", &["filter", "host", "config", "store", "policy", "limiter", "units"]),
 ];

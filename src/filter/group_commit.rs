@@ -4,7 +4,7 @@
 //! [`CALLS_MAX`] calls are under way the list waits for one to end, so a slow store makes larger
 //! calls, not more of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::host::{CallId, Host, StoreCall, StreamId};
@@ -77,7 +77,8 @@ pub(super) enum Delivery {
 #[derive(Debug, Default)]
 pub(super) struct GroupCommit {
     waiting: VecDeque<Job>,
-    calls: BTreeMap<CallId, Call>,
+    /// At most [`CALLS_MAX`].
+    calls: Vec<(CallId, Call)>,
     ready: VecDeque<Delivery>,
 }
 
@@ -125,7 +126,7 @@ impl GroupCommit {
             let body = encode(store, &call.decisions, call.script);
             let timeout = deadline.since(now).max(TIMEOUT_MIN);
             match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
-                Ok(id) => drop(self.calls.insert(id, call)),
+                Ok(id) => self.calls.push((id, call)),
                 Err(error) => self.fail(&call.tickets, error),
             }
         }
@@ -165,7 +166,8 @@ impl GroupCommit {
         id: CallId,
         body: Result<&[u8], StoreError>,
     ) {
-        let Some(Call { tickets, decisions, script }) = self.calls.remove(&id) else { return };
+        let Some(place) = self.calls.iter().position(|(call, _)| *call == id) else { return };
+        let (_, Call { tickets, decisions, script }) = self.calls.swap_remove(place);
         let body = match body {
             Ok(body) => body,
             Err(error) => return self.fail(&tickets, error),
@@ -200,7 +202,7 @@ impl GroupCommit {
         for (id, call) in calls {
             match call.tickets.iter().any(late) {
                 true => self.fail(&call.tickets, StoreError::Timeout),
-                false => drop(self.calls.insert(id, call)),
+                false => self.calls.push((id, call)),
             }
         }
     }

@@ -3,19 +3,19 @@
 //! A question belongs to nobody: when the request that caused it goes away, it goes on for those
 //! who still wait. While one is under way, no second one is asked about the same charges.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::group_commit::{Asker, Delivery};
 use super::worker::Worker;
 use crate::host::{Host, StreamId};
+use crate::map::Map;
 use crate::policy::{Charge, Policy};
 use crate::store::leases::LeaseKey;
 use crate::store::{Answer, Decision, Grants, StoreError};
 use crate::units::Instant;
 
 /// Questions that wait or are under way, by the leases that they are about.
-pub(super) type Questions = BTreeMap<Vec<LeaseKey>, Question>;
+pub(super) type Questions = Map<Vec<LeaseKey>, Question>;
 
 /// A question for leases.
 #[derive(Debug)]

@@ -10,7 +10,6 @@
 //!
 //! A request that is passed or refused leaves no state behind.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::decide::Waiting;
@@ -18,6 +17,7 @@ use super::group_commit::GroupCommit;
 use super::leasing::Questions;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
+use crate::map::{Map, seeded};
 use crate::policy::{HeaderMap, Identity, Mode, Policy, RequestView};
 use crate::store::StoreError;
 use crate::store::leases::Leases;
@@ -41,7 +41,7 @@ pub struct Worker {
     pub(super) policy: Rc<Policy>,
     pub(super) metrics: Metrics,
     pub(super) node: NodeStore,
-    pub(super) streams: BTreeMap<StreamId, Stream>,
+    pub(super) streams: Map<StreamId, Stream>,
     pub(super) group: GroupCommit,
     pub(super) leases: Leases,
     /// Leases that are being asked for.
@@ -62,10 +62,10 @@ impl Worker {
         Self {
             metrics: Metrics::new(&policy),
             node: NodeStore::new(&policy.namespace, seed_candidate),
-            streams: BTreeMap::new(),
+            streams: seeded(0),
             group: GroupCommit::default(),
-            leases: Leases::default(),
-            questions: Questions::new(),
+            leases: Leases::new(seed_candidate),
+            questions: seeded(seed_candidate),
             policy,
         }
     }

@@ -27,13 +27,16 @@ const HAND_OVER: Span = Span::from_millis(10);
 /// Levels with less room are granted only what requests wait for.
 const CAPACITY_MIN: u64 = 16;
 
+/// The longest time for which a refusal is believed where units may go back meanwhile.
+const REFUSED_MAX: Span = Span::from_secs(1);
+
 /// Parts of a level's capacity that a worker without experience asks for ahead of need.
 const FIRST_SHARE: u64 = 64;
 
 /// Parts of a level's capacity that a worker asks for ahead of need at most.
 const LARGEST_SHARE: u64 = 8;
 
-/// Parcels that are kept. Before a further one is taken, the first to expire is given up.
+/// Parcels that are spent from. Before a further one is taken, the first to expire is over.
 const PARCELS_MAX: usize = 4;
 
 /// How a level is leased. It follows from the quota alone, so all nodes agree on it.
@@ -52,7 +55,7 @@ pub struct LeaseTerms {
 pub struct Lease {
     quota: Quota,
     terms: LeaseTerms,
-    /// The first to expire comes first. At most [`PARCELS_MAX`].
+    /// The first to expire comes first. Those that are over stay until they are taken out.
     parcels: Vec<Parcel>,
     /// What the store last said about a further request, and when.
     told: Option<(Verdict, Instant)>,
@@ -156,10 +159,21 @@ impl Lease {
         if units >= cost {
             return LeaseVerdict::Admitted(Verdict { retry_after: Span::ZERO, ..verdict });
         }
-        match self.told.is_some() && !verdict.retry_after.is_zero() {
+        match self.is_refused(now) {
             true => LeaseVerdict::Refused(Verdict { remaining: 0, ..verdict }),
             false => LeaseVerdict::Short,
         }
+    }
+
+    /// Whether the store's last refusal still stands: until it said that there would be room, but
+    /// where others hold units ahead of need, which may go back at any time, not for long.
+    fn is_refused(&self, now: Instant) -> bool {
+        let Some((told, at)) = self.told else { return false };
+        let stands = match self.terms.ahead {
+            true => told.retry_after.min(self.terms.life.max(REFUSED_MAX)),
+            false => told.retry_after,
+        };
+        stands > now.since(at)
     }
 
     /// Spends `cost` units, the first to expire first.
@@ -189,9 +203,8 @@ impl Lease {
     pub fn is_low(&self, now: Instant) -> bool {
         let Some(newest) = self.parcels.last() else { return self.terms.ahead };
         let half_life = Span::from_nanos(self.terms.life.as_nanos().checked_div(2).unwrap_or(0));
-        let refused = self.told.is_some_and(|(told, at)| told.retry_after > now.since(at));
         let old = newest.expires_at.since(now) < half_life;
-        self.terms.ahead && !refused && (old || self.units(now) < self.ahead(now) / 2)
+        self.terms.ahead && !self.is_refused(now) && (old || self.units(now) < self.ahead(now) / 2)
     }
 
     /// What to ask for, where requests that cost `firm` units together wait.
@@ -216,8 +229,12 @@ impl Lease {
         }
         let from = if self.terms.ahead { sent_at } else { now };
         let expires_at = from.plus(self.terms.life);
+        self.parcels.retain(|parcel| parcel.units > 0);
         if self.parcels.len() >= PARCELS_MAX {
-            self.parcels.remove(0);
+            // The first to expire goes back unspent.
+            if let Some(first) = self.parcels.first_mut() {
+                first.expires_at = now;
+            }
         }
         self.parcels.push(Parcel { units, granted_at_us: clock_us, expires_at });
     }
@@ -236,8 +253,7 @@ impl Lease {
     /// Whether the lease is as good as a new one.
     #[must_use]
     pub fn is_blank(&self, now: Instant) -> bool {
-        let refused = self.told.is_some_and(|(told, at)| told.retry_after > now.since(at));
-        self.parcels.is_empty() && !refused
+        self.parcels.is_empty() && !self.is_refused(now)
     }
 
     /// Units that can be spent at `now`.

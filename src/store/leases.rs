@@ -1,10 +1,9 @@
 //! All leases of one worker, by level of limit and subject.
 
-use std::collections::BTreeMap;
-
 use super::Want;
 use super::lease::{Lease, LeaseVerdict, Parcel};
 use crate::limiter::Verdict;
+use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::{Instant, Span};
 
@@ -18,7 +17,7 @@ const IDLE: Span = Span::from_secs(1);
 const RETURNS_MAX: usize = 64;
 
 /// Whose lease it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseKey {
     id: LimitId,
     level: Level,
@@ -26,9 +25,9 @@ pub struct LeaseKey {
 }
 
 /// The leases of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Leases {
-    table: BTreeMap<LeaseKey, Held>,
+    table: Map<LeaseKey, Held>,
     events: LeaseEvents,
 }
 
@@ -62,6 +61,10 @@ pub struct LeaseEvents {
     pub expired: u64,
 }
 
+impl LeaseEvents {
+    const NONE: Self = Self { granted: 0, spent: 0, returned: 0, expired: 0 };
+}
+
 impl LeaseKey {
     /// The key of a charge's lease.
     #[must_use]
@@ -71,6 +74,12 @@ impl LeaseKey {
 }
 
 impl Leases {
+    /// No leases. `seed` should be random.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { table: seeded(seed), events: LeaseEvents::NONE }
+    }
+
     /// Decides all charges, and spends their units if every level has them.
     pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
         let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());
@@ -171,7 +180,8 @@ impl Leases {
     fn lease(&mut self, charge: &Charge) -> &mut Lease {
         let key = LeaseKey::of(charge);
         if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
-            self.table.pop_first();
+            let victim = self.table.keys().next().copied();
+            victim.and_then(|victim| self.table.remove(&victim));
         }
         let held = self
             .table

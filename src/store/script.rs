@@ -8,11 +8,11 @@ use super::decision::{Operation, Want};
 use super::resp::Command;
 use crate::limiter::{GcraQuota, Quota};
 
-/// The script's text.
-pub const SCRIPT: &str = include_str!("script.lua");
+/// The text of `script.lua`, without comments and indentation.
+pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "27454474ccadd4e4833cb8c55463c0ab84a9f61a";
+pub const SCRIPT_SHA1: &str = "7fd0b6a056fec2958dfcc7ebcbd6ed55613d512e";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";
