@@ -110,6 +110,12 @@ impl Span {
         self.0 == 0
     }
 
+    /// The span longer by `other`.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// The span shorter by `other`, or zero.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {

@@ -9,16 +9,22 @@
     reason = "tests fail by panicking, and they do have a clock"
 )]
 
+/// Limits that several Envoys share.
+#[path = "e2e/global.rs"]
+mod global;
+/// What a flood of tenants does to Envoy's memory.
+#[path = "e2e/memory.rs"]
+mod memory;
 mod scenarios;
 mod support;
 
 use std::fs;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use scenarios::{Rig, by, expect, global_limit, identity, merged, node, node_limit, store, window};
 use serde_json::{Value, json};
-use support::client::{Connection, Request, Response};
+use support::client::{Request, Response};
 use support::envoy::{Envoy, Update};
 use support::redis::Redis;
 
@@ -126,6 +132,7 @@ on_envoy!(EnvoyRig::with_redis() =>
     store::leased_limits_admit_what_they_say,
     store::refused_traffic_never_reaches_redis,
     store::a_large_leased_limit_takes_few_calls,
+    store::breaker_opens_probes_and_closes,
 );
 
 #[test]
@@ -134,23 +141,6 @@ fn red_3_a_forgotten_script_is_sent_again() {
     let redis = rig.redis.clone().expect("a Redis");
     let mut forget = || drop(redis.run(&["SCRIPT", "FLUSH"]));
     store::red_3_a_forgotten_script_is_sent_again(&mut rig, &mut forget);
-}
-
-/// E3: all Envoys that share a Redis share one budget.
-#[test]
-fn two_envoys_share_one_global_budget() {
-    let redis = Redis::start();
-    let plugin = global_limit(json!({}), json!({"tenant": window(30, "1m")}));
-    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
-    let envoys = [start(), start()];
-    let admitted =
-        |envoy: &Envoy| (0..40).filter(|_| envoy.send(&by("acme")).status == 200).count();
-    let both: Vec<usize> = std::thread::scope(|scope| {
-        let threads = envoys.each_ref().map(|envoy| scope.spawn(move || admitted(envoy)));
-        threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
-    });
-    assert_eq!(both.iter().sum::<usize>(), 30, "{both:?}");
-    assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
 }
 
 /// CFG-1: a document that is wrong from the start keeps Envoy from starting, and the log says why.
@@ -221,24 +211,6 @@ fn rsp_5_head_has_no_body_and_preflights_are_exempt() {
     assert!(refused.header("retry-after").is_some());
 }
 
-/// VMX-3: a store that cannot even be called delays nobody and follows `on_store_error`.
-#[test]
-fn vmx_3_a_store_that_cannot_be_called_hangs_nobody() {
-    for (cluster, redis) in [("nope", true), ("fairshare_redis", false)] {
-        let mut plugin =
-            global_limit(json!({"on_store_error": "deny"}), json!({"tenant": window(9, "1m")}));
-        plugin["store"]["cluster"] = json!(cluster);
-        let mut builder = Envoy::builder(plugin);
-        if redis {
-            builder = builder.redis_unix("/nowhere/redis.sock");
-        }
-        let envoy = builder.start();
-        for _ in 0..3 {
-            assert_eq!(envoy.send(&by("acme")).status, 503, "{cluster}");
-        }
-    }
-}
-
 /// O2: a credential's secret stands in no store, metric, log or answer.
 #[test]
 fn secrets_appear_nowhere() {
@@ -271,122 +243,4 @@ fn expectations_hold_for_many_mixed_requests() {
         assert_eq!(rig.send(&request).status, 400);
     }
     expect(&mut rig, &by("acme"), 10, 3);
-}
-
-/// IDN-7, D7: invented tenants take a bounded number of bytes, and more of them take no more. Ten
-/// limits make each tenant's record ten times as large, so that few tenants fill the slab.
-#[test]
-fn idn_7_memory_is_bounded_however_many_tenants_there_are() {
-    const TENANTS: u32 = 40_000;
-    const MIB: u64 = 1 << 20;
-    let levels = json!({"tenant": window(5, "1h"), "credential": window(5, "1h")});
-    let limits =
-        (0..10).map(|number| merged(json!({"name": format!("limit-{number}")}), levels.clone()));
-    let plugin = json!({"limits": limits.collect::<Value>()});
-    let envoy = Envoy::builder(plugin).start();
-    assert_eq!(envoy.send(&by("warm-up")).status, 200);
-    let before = envoy.resident_bytes();
-    flood(&envoy, 0..TENANTS);
-    let first = envoy.resident_bytes();
-    flood(&envoy, TENANTS..2 * TENANTS);
-    let second = envoy.resident_bytes();
-    assert!(first < before + 64 * MIB, "{} MiB", (first - before) / MIB);
-    assert!(second < first + 8 * MIB, "{} MiB more", second.saturating_sub(first) / MIB);
-}
-
-/// Sends one request for each of many tenants and credentials, on a few connections.
-fn flood(envoy: &Envoy, tenants: std::ops::Range<u32>) {
-    const CONNECTIONS: u32 = 4;
-    std::thread::scope(|scope| {
-        for offset in 0..CONNECTIONS {
-            let tenants = tenants.clone().skip(usize::try_from(offset).unwrap());
-            let mut connection = Connection::open(envoy.port()).expect("a connection");
-            scope.spawn(move || {
-                for number in tenants.step_by(usize::try_from(CONNECTIONS).unwrap()) {
-                    let tenant = format!("tenant-{number}");
-                    let request = by(&tenant).header("x-api-key", &tenant);
-                    let answer = connection.send(&request).expect("an answer");
-                    assert!(matches!(answer.status, 200 | 429), "{}", answer.status);
-                }
-            });
-        }
-    });
-}
-
-/// Admissions of one tenant that many clients got from two Envoys within `time`: when each was sent,
-/// and when its answer was there.
-fn admissions(envoys: &[Envoy], clients: usize, time: Duration) -> Vec<(Instant, Instant)> {
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients)
-            .map(|number| {
-                let port = envoys[number % envoys.len()].port();
-                scope.spawn(move || {
-                    let mut connection = Connection::open(port).expect("a connection");
-                    let mut admitted = Vec::new();
-                    while start.elapsed() < time {
-                        let sent = Instant::now();
-                        let answer = connection.send(&by("acme")).expect("an answer");
-                        if answer.status == 200 {
-                            admitted.push((sent, Instant::now()));
-                        }
-                    }
-                    admitted
-                })
-            })
-            .collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
-    })
-}
-
-/// The most admissions that certainly lie within one window: sent after its start, answered before
-/// its end.
-fn worst_window(admissions: &[(Instant, Instant)], window: Duration) -> usize {
-    let within = |start: Instant| {
-        admissions.iter().filter(|(sent, got)| *sent >= start && *got < start + window).count()
-    };
-    admissions.iter().map(|(sent, _)| within(*sent)).max().unwrap_or(0)
-}
-
-/// The promise of global limits, both ways of deciding them: over two Envoys no interval holds more
-/// than the limit, and under demand that never lets up at least nine tenths of it are admitted.
-#[test]
-fn global_window_is_never_exceeded_in_any_interval() {
-    const LIMIT: u64 = 200;
-    let time = Duration::from_secs(6);
-    for consistency in ["leased", "strict"] {
-        let redis = Redis::start();
-        let levels = json!({"tenant": window(LIMIT, "1s")});
-        let plugin = global_limit(json!({"consistency": consistency}), levels);
-        let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
-        let envoys = [start(), start()];
-        let admitted = admissions(&envoys, 8, time);
-        let worst = worst_window(&admitted, Duration::from_secs(1));
-        println!("{consistency}: {} admitted in {time:?}, worst second {worst}", admitted.len());
-        assert!(worst <= 200, "{consistency}: {worst} in one second");
-        assert!(
-            admitted.len() >= 6 * 200 * 9 / 10,
-            "{consistency}: only {} admitted",
-            admitted.len()
-        );
-    }
-}
-
-/// What one Envoy does not spend goes to the other one when demand moves.
-#[test]
-fn unused_leases_return_to_others() {
-    let redis = Redis::start();
-    let plugin =
-        global_limit(json!({"consistency": "leased"}), json!({"tenant": window(300, "1h")}));
-    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
-    let (one, other) = (start(), start());
-    let spent = (0..40).filter(|_| one.send(&by("acme")).status == 200).count();
-    assert_eq!(spent, 40);
-    // What is left in one worker of the other Envoy goes back, too, once it is idle.
-    let (mut left, start) = (0, Instant::now());
-    while left < 260 && start.elapsed() < Duration::from_secs(20) {
-        left += (0..20).filter(|_| other.send(&by("acme")).status == 200).count();
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    assert_eq!(left, 260);
 }

@@ -1,6 +1,7 @@
 //! The scenarios on a host of the tests' own: four workers, a clock that the tests move, and a real
 //! Redis behind the store calls.
 #![allow(
+    clippy::arithmetic_side_effects,
     clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
@@ -15,6 +16,7 @@ mod support;
 use std::rc::Rc;
 use std::time::Duration;
 
+use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
@@ -34,6 +36,16 @@ struct FakeRig {
 }
 
 impl FakeRig {
+    /// Lets the workers do all that is to be done.
+    fn run(&mut self) -> Vec<(StreamId, Outcome)> {
+        let (redis, down) = (self.redis.as_deref(), self.store_down);
+        let process = self.process.as_mut().expect("a configuration");
+        process.run(&mut |body| match redis {
+            Some(redis) if !down => Ok(redis.exchange(body)),
+            _ => Err(StoreError::Unreachable),
+        })
+    }
+
     fn with_redis() -> Self {
         Self { redis: Some(Rc::new(Redis::start())), ..Self::default() }
     }
@@ -46,11 +58,7 @@ impl Rig for FakeRig {
         let pairs: Vec<(&[u8], &[u8])> =
             pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         let (_, stream, mut outcome) = process.start(&pairs);
-        let (redis, down) = (self.redis.as_deref(), self.store_down);
-        let ended = process.run(&mut |body| match redis {
-            Some(redis) if !down => Ok(redis.exchange(body)),
-            _ => Err(StoreError::Unreachable),
-        });
+        let ended = self.run();
         if let Some((_, later)) = ended.into_iter().find(|(waited, _)| *waited == stream) {
             outcome = later;
         }
@@ -58,8 +66,16 @@ impl Rig for FakeRig {
     }
 
     fn wait(&mut self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap();
-        self.process.as_mut().expect("a configuration").advance(Span::from_nanos(nanos));
+        const TICK: Duration = Duration::from_millis(100);
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(TICK);
+            left -= step;
+            let process = self.process.as_mut().expect("a configuration");
+            process.advance(Span::from_nanos(u64::try_from(step.as_nanos()).unwrap()));
+            process.tick();
+            self.run();
+        }
     }
 
     fn update(&mut self, plugin: &Value) -> Result<(), String> {
@@ -135,6 +151,7 @@ on_the_fake_host!(FakeRig::with_redis() =>
     store::leased_limits_admit_what_they_say,
     store::refused_traffic_never_reaches_redis,
     store::a_large_leased_limit_takes_few_calls,
+    store::breaker_opens_probes_and_closes,
 );
 
 #[test]

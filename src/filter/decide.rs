@@ -101,7 +101,7 @@ impl Worker {
         }
         let decision = Decision::decide(&waiting.strict, &self.policy);
         let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
-        match self.group.add(host, job) {
+        match self.add(host, job) {
             Ok(()) => self.wait(stream, waiting),
             Err(error) => Some(self.not_asked(host, waiting, error, now)),
         }

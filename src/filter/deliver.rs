@@ -15,11 +15,12 @@ impl Worker {
         let streams = &self.streams;
         self.group.send(host, store, now, |asker| match asker {
             Asker::Stream(stream) => streams.contains_key(stream),
-            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) => true,
+            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) | Asker::Probe => true,
         });
     }
 
     pub(super) fn deliver(&mut self, host: &mut impl Host, now: Instant) {
+        self.note_calls(now);
         for delivery in self.group.take_ready() {
             match delivery {
                 Delivery::Answer(asker, result) => {
@@ -60,6 +61,7 @@ impl Worker {
             }
             Asker::Lease(charges, sent_at) => self.on_leases(&charges, sent_at, result, now),
             Asker::Return(units) => self.leases.returned(units, result.is_ok()),
+            Asker::Probe => self.on_probe(host, result.is_ok(), now),
         }
     }
 

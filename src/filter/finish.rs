@@ -63,7 +63,7 @@ impl Worker {
                 let decision = Decision::decide(&charges, &self.policy);
                 let job = self.job(asker, decision, now.plus(self.store_timeout()));
                 // A limit that is only watched may miss a request, but must not disturb one.
-                if let Err(error) = self.group.add(host, job) {
+                if let Err(error) = self.add(host, job) {
                     host.count(self.metrics.store_error(error), 1);
                 }
             }

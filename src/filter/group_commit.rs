@@ -38,6 +38,8 @@ pub(super) enum Asker {
     Lease(Rc<[Charge]>, Instant),
     /// Nobody waits: so many units go back.
     Return(u64),
+    /// Nobody waits: does the store answer?
+    Probe,
 }
 
 /// A decision that is wanted from the store.
@@ -80,6 +82,8 @@ pub(super) struct GroupCommit {
     /// At most [`CALLS_MAX`].
     calls: Vec<(CallId, Call)>,
     ready: VecDeque<Delivery>,
+    /// How calls ended since the last look: answered, or why not.
+    ended: Vec<Result<(), StoreError>>,
 }
 
 impl GroupCommit {
@@ -127,7 +131,7 @@ impl GroupCommit {
             let timeout = deadline.since(now).max(TIMEOUT_MIN);
             match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
                 Ok(id) => self.calls.push((id, call)),
-                Err(error) => self.fail(&call.tickets, error),
+                Err(error) => self.fail_call(&call.tickets, error),
             }
         }
     }
@@ -170,9 +174,15 @@ impl GroupCommit {
         let (_, Call { tickets, decisions, script }) = self.calls.swap_remove(place);
         let body = match body {
             Ok(body) => body,
-            Err(error) => return self.fail(&tickets, error),
+            Err(error) => return self.fail_call(&tickets, error),
         };
         let results = decode(store, &decisions, script, body);
+        let first = results.iter().find_map(|result| result.as_ref().err().copied());
+        let answered = results.iter().any(Result::is_ok);
+        self.ended.push(match first {
+            Some(error) if !answered => Err(error),
+            _ => Ok(()),
+        });
         for ((mut ticket, decision), result) in tickets.into_iter().zip(decisions).zip(results) {
             if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
                 ticket.reloaded = true;
@@ -181,6 +191,11 @@ impl GroupCommit {
                 self.ready.push_back(Delivery::Answer(ticket.asker, result));
             }
         }
+    }
+
+    fn fail_call(&mut self, tickets: &[Ticket], error: StoreError) {
+        self.ended.push(Err(error));
+        self.fail(tickets, error);
     }
 
     fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
@@ -201,10 +216,15 @@ impl GroupCommit {
         let calls = std::mem::take(&mut self.calls);
         for (id, call) in calls {
             match call.tickets.iter().any(late) {
-                true => self.fail(&call.tickets, StoreError::Timeout),
+                true => self.fail_call(&call.tickets, StoreError::Timeout),
                 false => self.calls.push((id, call)),
             }
         }
+    }
+
+    /// How calls ended since the last look.
+    pub(super) fn take_ended(&mut self) -> Vec<Result<(), StoreError>> {
+        std::mem::take(&mut self.ended)
     }
 
     /// The deliveries of one callback.

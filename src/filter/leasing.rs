@@ -38,6 +38,9 @@ impl Worker {
         charges: Vec<Charge>,
         stream: Option<StreamId>,
     ) -> Result<(), StoreError> {
+        if !self.breaker.is_closed() {
+            return Err(StoreError::GivenUp);
+        }
         let keys = keys(&charges);
         if !self.questions.contains_key(&keys) {
             host.wake().map_err(|_| StoreError::Unreachable)?;
@@ -111,6 +114,9 @@ impl Worker {
 
     /// Sends back what nobody needs.
     pub(super) fn return_leftovers(&mut self, now: Instant) {
+        if !self.breaker.is_closed() {
+            return;
+        }
         let policy: Rc<Policy> = Rc::clone(&self.policy);
         let deadline = now.plus(self.store_timeout());
         for (charge, parcel) in self.leases.leftovers(now) {

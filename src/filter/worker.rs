@@ -12,6 +12,7 @@
 
 use std::rc::Rc;
 
+use super::breaker::Breaker;
 use super::decide::Waiting;
 use super::group_commit::GroupCommit;
 use super::leasing::Questions;
@@ -20,6 +21,7 @@ use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
 use crate::policy::{HeaderMap, Identity, Mode, Policy, RequestView};
 use crate::store::StoreError;
+use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
 use crate::store::node::NodeStore;
 use crate::units::{Instant, Span};
@@ -43,6 +45,8 @@ pub struct Worker {
     pub(super) node: NodeStore,
     pub(super) streams: Map<StreamId, Stream>,
     pub(super) group: GroupCommit,
+    pub(super) breaker: Breaker,
+    pub(super) health: StoreHealth,
     pub(super) leases: Leases,
     /// Leases that are being asked for.
     pub(super) questions: Questions,
@@ -64,6 +68,8 @@ impl Worker {
             node: NodeStore::new(&policy.namespace, seed_candidate),
             streams: seeded(0),
             group: GroupCommit::default(),
+            breaker: Breaker::default(),
+            health: StoreHealth::new(&policy.namespace),
             leases: Leases::new(seed_candidate),
             questions: seeded(seed_candidate),
             policy,
@@ -159,6 +165,7 @@ impl Worker {
     /// Time has passed.
     pub fn on_tick(&mut self, host: &mut impl Host, now: Instant) {
         self.group.expire(now);
+        self.look_after_store(host, now);
         self.return_leftovers(now);
         self.count_lease_events(host);
         self.on_wake(host, now);

@@ -3,7 +3,7 @@
 use super::keys::key;
 use super::lease::LeaseTerms;
 use crate::limiter::{Quota, Verdict};
-use crate::policy::{Charge, Level, Policy};
+use crate::policy::{Charge, Level, Levels, Limit, Policy};
 
 /// The most charges that one decision may hold; the script refuses more.
 pub const CHARGES_MAX: usize = 192;
@@ -78,6 +78,20 @@ impl Decision {
     #[must_use]
     pub fn decide(charges: &[Charge], policy: &Policy) -> Self {
         Self::about(charges, policy, Operation::Decide, |quota| *quota)
+    }
+
+    /// The question how full a limit is, which charges nothing. None for a limit without levels.
+    #[must_use]
+    pub fn look(limit: &Limit, policy: &Policy) -> Option<Self> {
+        let Levels { shared, tenant, credential, .. } = limit.levels;
+        let prefix = policy.store.as_ref().map_or("", |store| &store.key_prefix);
+        let charge = StoreCharge {
+            key: key(prefix, &limit.name, Level::Shared, None),
+            level: Level::Shared,
+            quota: shared.or(tenant).or(credential)?,
+            cost: 0,
+        };
+        Some(Self { operation: Operation::Decide, charges: vec![charge] })
     }
 
     /// The question for units ahead of their spending.

@@ -45,6 +45,8 @@ pub enum StoreError {
     Truncated,
     /// More decisions wait in this worker than it takes on.
     Overloaded,
+    /// The store was given up after failures, and has not answered a probe since.
+    GivenUp,
     /// Any other error of the store.
     Other,
 }
@@ -70,7 +72,7 @@ const REPLIES: [(&[u8], StoreError); 15] = [
 
 impl StoreError {
     /// All errors, in the order in which their metric series are defined.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Unreachable,
         Self::Timeout,
         Self::Reset,
@@ -90,6 +92,7 @@ impl StoreError {
         Self::Malformed,
         Self::Truncated,
         Self::Overloaded,
+        Self::GivenUp,
         Self::Other,
     ];
 
@@ -116,6 +119,13 @@ impl StoreError {
         known.map_or(Self::Other, |(_, error)| *error)
     }
 
+    /// Whether the next question will hardly fare better: the store as a whole is at fault, not one
+    /// key, not this node.
+    #[must_use]
+    pub const fn is_about_the_store(self) -> bool {
+        !matches!(self, Self::NoScript | Self::WrongType | Self::Overloaded | Self::GivenUp)
+    }
+
     /// The name in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -139,6 +149,7 @@ impl StoreError {
             Self::Malformed => "malformed",
             Self::Truncated => "truncated",
             Self::Overloaded => "overloaded",
+            Self::GivenUp => "given_up",
             Self::Other => "other",
         }
     }

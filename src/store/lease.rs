@@ -101,9 +101,7 @@ impl LeaseTerms {
         let charged = match *quota {
             Quota::Window(WindowQuota { requests, window }) => {
                 // Whole milliseconds stay exact in the store.
-                let window = Span::from_millis(
-                    window.as_millis_ceil().saturating_add(life.as_millis_ceil()),
-                );
+                let window = Span::from_millis(window.plus(life).as_millis_ceil());
                 Quota::Window(WindowQuota { requests, window })
             }
             Quota::Gcra(gcra) if ahead => {

@@ -9,6 +9,7 @@
 mod cell;
 mod decision;
 mod error;
+pub mod health;
 mod keys;
 pub mod lease;
 pub mod leases;

@@ -128,3 +128,24 @@ pub fn a_large_leased_limit_takes_few_calls(rig: &mut dyn Rig) {
     let calls = rig.metric("store_calls", &[("result", "ok")]);
     assert!(calls <= 60, "{calls} calls for 1000 requests");
 }
+
+/// RED-6: a store that does not answer is given up after three calls; then nobody waits for it, and
+/// soon after it answers again it is asked again.
+pub fn breaker_opens_probes_and_closes(rig: &mut dyn Rig) {
+    let settings = json!({"consistency": "strict", "on_store_error": "allow"});
+    rig.update(&global_limit(settings, json!({"tenant": window(1000, "1m")}))).unwrap();
+    expect(rig, &by("acme"), 3, 0);
+    rig.set_store(false);
+    expect(rig, &by("acme"), 40, 0);
+    let asked = rig.metric("store_calls", &[("result", "unreachable")]);
+    assert!((3..=12).contains(&asked), "{asked} questions to a dead store");
+    assert!(rig.metric("store_calls", &[("result", "given_up")]) >= 20);
+    rig.wait(Duration::from_secs(1));
+    let probes = rig.metric("store_calls", &[("result", "unreachable")]) - asked;
+    assert!(probes <= 8, "{probes} probes in a second");
+    rig.set_store(true);
+    rig.wait(Duration::from_secs(1));
+    let before = rig.metric("store_calls", &[("result", "ok")]);
+    expect(rig, &by("acme"), 10, 0);
+    assert!(rig.metric("store_calls", &[("result", "ok")]) >= before + 10, "it is asked again");
+}

@@ -61,6 +61,22 @@ impl Redis {
         &self.socket
     }
 
+    /// Stops it in its tracks, so that it takes connections and says nothing.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status().expect("kill");
+        assert!(status.success());
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process.log()

@@ -1,0 +1,148 @@
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::scenarios::{by, global_limit, window};
+use crate::support::client::Connection;
+use crate::support::envoy::Envoy;
+use crate::support::redis::Redis;
+
+/// E3: all Envoys that share a Redis share one budget.
+#[test]
+fn two_envoys_share_one_global_budget() {
+    let redis = Redis::start();
+    let plugin = global_limit(json!({}), json!({"tenant": window(30, "1m")}));
+    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+    let envoys = [start(), start()];
+    let admitted =
+        |envoy: &Envoy| (0..40).filter(|_| envoy.send(&by("acme")).status == 200).count();
+    let both: Vec<usize> = std::thread::scope(|scope| {
+        let threads = envoys.each_ref().map(|envoy| scope.spawn(move || admitted(envoy)));
+        threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
+    });
+    assert_eq!(both.iter().sum::<usize>(), 30, "{both:?}");
+    assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
+}
+
+/// VMX-3: a store that cannot even be called delays nobody and follows `on_store_error`.
+#[test]
+fn vmx_3_a_store_that_cannot_be_called_hangs_nobody() {
+    for (cluster, redis) in [("nope", true), ("fairshare_redis", false)] {
+        let mut plugin =
+            global_limit(json!({"on_store_error": "deny"}), json!({"tenant": window(9, "1m")}));
+        plugin["store"]["cluster"] = json!(cluster);
+        let mut builder = Envoy::builder(plugin);
+        if redis {
+            builder = builder.redis_unix("/nowhere/redis.sock");
+        }
+        let envoy = builder.start();
+        for _ in 0..3 {
+            assert_eq!(envoy.send(&by("acme")).status, 503, "{cluster}");
+        }
+    }
+}
+
+/// Admissions of one tenant that many clients got from two Envoys within `time`: when each was sent,
+/// and when its answer was there.
+fn admissions(envoys: &[Envoy], clients: usize, time: Duration) -> Vec<(Instant, Instant)> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients)
+            .map(|number| {
+                let port = envoys[number % envoys.len()].port();
+                scope.spawn(move || {
+                    let mut connection = Connection::open(port).expect("a connection");
+                    let mut admitted = Vec::new();
+                    while start.elapsed() < time {
+                        let sent = Instant::now();
+                        let answer = connection.send(&by("acme")).expect("an answer");
+                        if answer.status == 200 {
+                            admitted.push((sent, Instant::now()));
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+    })
+}
+
+/// The most admissions that certainly lie within one window: sent after its start, answered before
+/// its end.
+fn worst_window(admissions: &[(Instant, Instant)], window: Duration) -> usize {
+    let within = |start: Instant| {
+        admissions.iter().filter(|(sent, got)| *sent >= start && *got < start + window).count()
+    };
+    admissions.iter().map(|(sent, _)| within(*sent)).max().unwrap_or(0)
+}
+
+/// The promise of global limits, both ways of deciding them: over two Envoys no interval holds more
+/// than the limit, and under demand that never lets up at least nine tenths of it are admitted.
+#[test]
+fn global_window_is_never_exceeded_in_any_interval() {
+    const LIMIT: u64 = 200;
+    let time = Duration::from_secs(6);
+    for consistency in ["leased", "strict"] {
+        let redis = Redis::start();
+        let levels = json!({"tenant": window(LIMIT, "1s")});
+        let plugin = global_limit(json!({"consistency": consistency}), levels);
+        let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+        let envoys = [start(), start()];
+        let admitted = admissions(&envoys, 8, time);
+        let worst = worst_window(&admitted, Duration::from_secs(1));
+        println!("{consistency}: {} admitted in {time:?}, worst second {worst}", admitted.len());
+        assert!(worst <= 200, "{consistency}: {worst} in one second");
+        assert!(
+            admitted.len() >= 6 * 200 * 9 / 10,
+            "{consistency}: only {} admitted",
+            admitted.len()
+        );
+    }
+}
+
+/// What one Envoy does not spend goes to the other one when demand moves.
+#[test]
+fn unused_leases_return_to_others() {
+    let redis = Redis::start();
+    let plugin =
+        global_limit(json!({"consistency": "leased"}), json!({"tenant": window(300, "1h")}));
+    let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+    let (one, other) = (start(), start());
+    let spent = (0..40).filter(|_| one.send(&by("acme")).status == 200).count();
+    assert_eq!(spent, 40);
+    // What is left in one worker of the other Envoy goes back, too, once it is idle.
+    let (mut left, start) = (0, Instant::now());
+    while left < 260 && start.elapsed() < Duration::from_secs(20) {
+        left += (0..20).filter(|_| other.send(&by("acme")).status == 200).count();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(left, 260);
+}
+
+/// RED-6, C3: a store that hangs delays a few requests by its timeout and then nobody, and within a
+/// second of its recovery it is asked again.
+#[test]
+fn a_hanging_store_delays_few_requests_and_comes_back() {
+    let redis = Redis::start();
+    let settings = json!({"consistency": "strict", "on_store_error": "allow"});
+    let mut plugin = global_limit(settings, json!({"tenant": window(100_000, "1m")}));
+    plugin["store"]["timeout"] = json!("100ms");
+    let envoy = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(1).start();
+    let mut connection = Connection::open(envoy.port()).expect("a connection");
+    let mut timed = || {
+        let start = Instant::now();
+        assert_eq!(connection.send(&by("acme")).expect("an answer").status, 200);
+        start.elapsed()
+    };
+    timed();
+    redis.pause();
+    let delays: Vec<Duration> = (0..50).map(|_| timed()).collect();
+    let delayed = delays.iter().filter(|delay| **delay > Duration::from_millis(50)).count();
+    assert!((1..=4).contains(&delayed), "{delayed} requests were delayed: {delays:?}");
+    redis.resume();
+    std::thread::sleep(Duration::from_secs(1));
+    let answered = envoy.metric("fairshare_store_calls", &[("result", "ok")]);
+    timed();
+    assert!(envoy.metric("fairshare_store_calls", &[("result", "ok")]) > answered);
+}
