@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::Number;
 
+use super::document::Value;
 use super::error::Fault;
 
 /// The most digits that a number may have after its point.
@@ -68,16 +69,32 @@ pub(super) fn fraction(number: &Number) -> Result<Fraction, Fault> {
 
 /// Whether the text is a number of ordinary length.
 pub(super) fn is_short(text: &str) -> bool {
-    text.len() <= MAX_SHORT && serde_json::from_str::<Number>(text).is_ok()
+    text.len() <= MAX_SHORT && matches!(serde_json::from_str(text), Ok(Value::Number(_)))
 }
 
 /// The number in digits, without an exponent, and with a point only where a fraction follows.
 /// Doubles come out as the shortest decimal that means them, so `0.1` is one tenth.
+///
+/// The parser's own text of a double has an exponent where it is long. The standard library writes
+/// none, but to print doubles with it takes 16 kB of the module.
 fn plain(number: &Number) -> String {
-    match number.as_f64() {
-        Some(double) if number.is_f64() => format!("{double}"),
-        _ => number.to_string(),
-    }
+    let text = number.to_string();
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, mantissa) = mantissa.split_at(usize::from(mantissa.starts_with('-')));
+    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let exponent = exponent.parse::<i16>().unwrap_or(0);
+    let shift = usize::from(exponent.unsigned_abs());
+    let zeros = "0".repeat(shift);
+    let (digits, point) = match exponent {
+        ..0 => (format!("{zeros}{before}{after}"), before.len()),
+        0.. => (format!("{before}{after}{zeros}"), before.len().saturating_add(shift)),
+    };
+    let (whole, fraction) = digits.split_at_checked(point).unwrap_or((&digits, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let whole = whole.trim_start_matches('0');
+    let whole = if whole.is_empty() { "0" } else { whole };
+    let point = if fraction.is_empty() { "" } else { "." };
+    format!("{sign}{whole}{point}{fraction}")
 }
 
 pub(super) fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
@@ -136,6 +153,17 @@ mod tests {
             let read = fraction(&number(&format!("0.{numerator:06}"))).unwrap();
             let back = u128::from(read.numerator) * 1_000_000 / u128::from(read.denominator);
             assert_eq!(back, u128::from(numerator));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_double_is_written_out_as_the_standard_library_does(bits in proptest::num::u64::ANY) {
+            for double in [f64::from_bits(bits), f64::from(u32::try_from(bits >> 40).unwrap()) / 1000.0] {
+                if let Some(number) = Number::from_f64(double) {
+                    proptest::prop_assert_eq!(plain(&number), format!("{double}"));
+                }
+            }
         }
     }
 }
