@@ -54,6 +54,9 @@ pub trait Host: SharedData {
     /// Answers a paused request. Does nothing where the request is gone.
     fn reply(&mut self, stream: StreamId, reply: &Reply);
 
+    /// An attribute of the request at hand by its path; none where the host has no such thing.
+    fn property(&mut self, path: &[&str]) -> Option<Vec<u8>>;
+
     /// Adds to a counter. `by` is at least one, because hosts refuse to add nothing.
     fn count(&mut self, metric: MetricId, by: u64);
 }

@@ -9,6 +9,9 @@
     reason = "tests fail by panicking, and they do have a clock"
 )]
 
+/// Where a request comes from, in every mode of Envoy.
+#[path = "e2e/forwarding.rs"]
+mod forwarding;
 /// Limits that several Envoys share.
 #[path = "e2e/global.rs"]
 mod global;
@@ -22,7 +25,9 @@ use std::fs;
 use std::rc::Rc;
 use std::time::Duration;
 
-use scenarios::{Rig, by, expect, global_limit, identity, merged, node, node_limit, store, window};
+use scenarios::{
+    Rig, by, client, expect, global_limit, identity, merged, node, node_limit, store, window,
+};
 use serde_json::{Value, json};
 use support::client::{Request, Response};
 use support::envoy::{Envoy, Update};
@@ -122,6 +127,12 @@ on_envoy!(EnvoyRig::default() =>
     identity::header_names_have_no_case,
     identity::long_names_are_refused_and_separators_do_not_collide,
     identity::one_credential_has_one_bucket,
+);
+
+on_envoy!(EnvoyRig::default() =>
+    client::forged_forwarded_for_does_not_escape,
+    client::crd_3_hops_are_counted_from_the_right,
+    client::the_client_level_holds_for_everyone,
 );
 
 on_envoy!(EnvoyRig::with_redis() =>

@@ -20,7 +20,7 @@ use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use scenarios::{Rig, identity, node, store};
+use scenarios::{Rig, client, identity, node, store};
 use serde_json::Value;
 use support::client::{Request, Response};
 use support::redis::Redis;
@@ -54,10 +54,12 @@ impl FakeRig {
 impl Rig for FakeRig {
     fn send(&mut self, request: &Request) -> Response {
         let process = self.process.as_mut().expect("a configuration");
-        let pairs = request.pairs();
+        let pairs = forwarded(request.pairs());
         let pairs: Vec<(&[u8], &[u8])> =
             pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-        let (_, stream, mut outcome) = process.start(&pairs);
+        let peer = format!("{}:4711", request.peer());
+        let properties = [("source.address", peer.as_bytes())];
+        let (_, stream, mut outcome) = process.start_with(&pairs, &properties);
         let ended = self.run();
         if let Some((_, later)) = ended.into_iter().find(|(waited, _)| *waited == stream) {
             outcome = later;
@@ -96,6 +98,18 @@ impl Rig for FakeRig {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         self.process.as_ref().expect("a configuration").metrics_with(&parts)
     }
+}
+
+/// The headers after the proxy has appended its own address to `x-forwarded-for`, as it does for a
+/// peer on its machine.
+fn forwarded(mut pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let list = |name: &[u8]| name == b"x-forwarded-for";
+    let mut hops: Vec<Vec<u8>> =
+        pairs.iter().filter(|(name, _)| list(name)).map(|(_, value)| value.clone()).collect();
+    hops.push(b"192.0.2.2".to_vec());
+    pairs.retain(|(name, _)| !list(name));
+    pairs.push((b"x-forwarded-for".to_vec(), hops.join(&b',')));
+    pairs
 }
 
 fn response(outcome: Outcome) -> Response {
@@ -141,6 +155,12 @@ on_the_fake_host!(FakeRig::default() =>
     identity::header_names_have_no_case,
     identity::long_names_are_refused_and_separators_do_not_collide,
     identity::one_credential_has_one_bucket,
+);
+
+on_the_fake_host!(FakeRig::default() =>
+    client::forged_forwarded_for_does_not_escape,
+    client::crd_3_hops_are_counted_from_the_right,
+    client::the_client_level_holds_for_everyone,
 );
 
 on_the_fake_host!(FakeRig::with_redis() =>

@@ -73,6 +73,12 @@ fn write_identity(text: &mut String, identity: &IdentityPolicy) -> fmt::Result {
         MissingCredential::Reject => "the request is refused with 400",
     };
     writeln!(text, "  without one: {missing}")?;
+    let client = &identity.client;
+    let from = match client.trusted_hops {
+        0 => "the peer's address".to_owned(),
+        hops => format!("address {hops} from the right of x-forwarded-for, else the peer's"),
+    };
+    writeln!(text, "client: {from}, IPv6 by its first {} bits", client.ipv6_prefix)?;
     let hashing = match identity.digester.is_keyed() {
         true => "HMAC-SHA-256 with the hash key",
         false => "SHA-256, without a key",

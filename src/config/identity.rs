@@ -4,8 +4,8 @@ use super::error::Fault;
 use super::names;
 use super::reader::{Fields, Node};
 use crate::policy::{
-    CredentialPolicy, CredentialSource, Digester, IdentityPolicy, Missing, MissingCredential,
-    TenantPolicy,
+    ClientPolicy, CredentialPolicy, CredentialSource, Digester, IdentityPolicy, Missing,
+    MissingCredential, TenantPolicy,
 };
 
 const DEFAULT_TENANT_HEADER: &str = "x-tenant-id";
@@ -23,22 +23,31 @@ const CREDENTIAL_MAX_LENGTH_BOUND: u64 = 16_384;
 /// The most places in which a credential is looked for. Each request looks into all of them.
 const MAX_CREDENTIAL_SOURCES: usize = 8;
 
+/// The most proxies between client and Envoy whose word may count.
+const TRUSTED_HOPS_BOUND: u64 = 16;
+
+/// What a provider gives one customer at least.
+const DEFAULT_IPV6_PREFIX: u64 = 64;
+
 /// A shorter key would not withstand guessing.
 const MIN_HASH_KEY_BYTES: usize = 16;
 
 /// Reads the section, or its defaults where it is not given.
 pub(super) fn read(section: Option<&Node<'_>>) -> IdentityPolicy {
-    let fields = section.and_then(|node| node.object(&["tenant", "credential", "hash_key"]));
+    let fields =
+        section.and_then(|node| node.object(&["tenant", "credential", "client", "hash_key"]));
     let part = |name, known: &[&str]| {
         fields.as_ref().and_then(|fields| fields.get(name)).and_then(|node| node.object(known))
     };
     let tenant = part("tenant", &["header", "missing", "default_tenant", "max_length"]);
     let credential = part("credential", &["from", "missing", "max_length"]);
+    let client = part("client", &["trusted_hops", "ipv6_prefix"]);
     let hash_key = fields.as_ref().and_then(|fields| fields.get("hash_key"));
     let hash_key = hash_key.and_then(|node| node.as_secret().text(check_hash_key));
     IdentityPolicy {
         tenant: read_tenant(tenant.as_ref()),
         credential: read_credential(credential.as_ref()),
+        client: read_client(client.as_ref()),
         digester: Digester::new(hash_key.map(str::as_bytes)),
     }
 }
@@ -89,6 +98,18 @@ fn read_credential(fields: Option<&Fields<'_>>) -> CredentialPolicy {
                 .and_then(|node| node.whole(1..=CREDENTIAL_MAX_LENGTH_BOUND))
                 .unwrap_or(DEFAULT_CREDENTIAL_MAX_LENGTH),
         ),
+    }
+}
+
+fn read_client(fields: Option<&Fields<'_>>) -> ClientPolicy {
+    let number = |name, bounds, default| {
+        let node = fields.and_then(|fields| fields.get(name));
+        node.and_then(|node| node.whole(bounds)).unwrap_or(default)
+    };
+    ClientPolicy {
+        trusted_hops: length(number("trusted_hops", 0..=TRUSTED_HOPS_BOUND, 0)),
+        ipv6_prefix: u8::try_from(number("ipv6_prefix", 1..=128, DEFAULT_IPV6_PREFIX))
+            .unwrap_or(u8::MAX),
     }
 }
 

@@ -18,7 +18,8 @@ pub(super) struct Terms {
 /// Reads the levels of a limit.
 pub(super) fn read(fields: &Fields<'_>, terms: Terms) -> Levels {
     let level = |name| fields.get(name).and_then(|node| quota::read(&node, terms));
-    let (shared, tenant, credential) = (level("shared"), level("tenant"), level("credential"));
+    let (shared, tenant) = (level("shared"), level("tenant"));
+    let (credential, client) = (level("credential"), level("client"));
     if let (Some(shared), Some(tenant)) = (&shared, &tenant) {
         check_within_shared(tenant, &shared.quota, shared.fields.path());
     }
@@ -27,6 +28,7 @@ pub(super) fn read(fields: &Fields<'_>, terms: Terms) -> Levels {
         shared: shared.map(quota),
         tenant: tenant.map(quota),
         credential: credential.map(quota),
+        client: client.map(quota),
     }
 }
 

@@ -6,14 +6,16 @@ use super::error::Fault;
 use super::levels::{self, Terms};
 use super::reader::{Fields, Node, choose};
 use super::{matching, names, number};
-use crate::policy::{Consistency, Limit, LimitId, MAX_LIMITS, Matcher, Mode, OnStoreError, Scope};
+use crate::policy::{
+    Consistency, LEVELS, Limit, LimitId, MAX_LIMITS, Matcher, Mode, OnStoreError, Scope,
+};
 
 /// What `local_fraction` is where it is not given: half, so that two nodes that have lost the store
 /// admit no more than the limit between them.
 const DEFAULT_LOCAL_FRACTION_PPM: u64 = 500_000;
 const MILLION: u64 = 1_000_000;
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "name",
     "match",
     "scope",
@@ -21,6 +23,7 @@ const FIELDS: [&str; 11] = [
     "shared",
     "tenant",
     "credential",
+    "client",
     "cost",
     "on_store_error",
     "local_fraction",
@@ -65,8 +68,8 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
     let scope = read_scope(&fields, has_store);
     let cost = fields.get("cost").and_then(|node| node.whole(1..=number::MAX_EXACT)).unwrap_or(1);
     let terms = Terms { scope, cost };
-    if !["shared", "tenant", "credential"].iter().any(|level| fields.has(level)) {
-        let fix = "add at least one of \"shared\", \"tenant\" and \"credential\"";
+    if !LEVELS.iter().any(|level| fields.has(level.name())) {
+        let fix = "add at least one of \"shared\", \"tenant\", \"credential\" and \"client\"";
         fields.fail_whole(Fault::new("has no level, so it limits nothing", fix));
     }
     let limit = Limit {

@@ -37,7 +37,7 @@ pub use error::{ConfigError, MAX_ERRORS, render_errors};
 use error::ErrorSink;
 use reader::{Fields, Node};
 
-use crate::policy::{HeaderPolicy, Mode, Policy, RateLimitHeaders};
+use crate::policy::{HeaderPolicy, Mode, Policy, RateLimitHeaders, Wanted};
 
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -82,6 +82,7 @@ fn read(root: &Node<'_>) -> Option<Policy> {
     if let Some(node) = fields.get("overrides") {
         overrides::read(&node, &mut limits, &identity.tenant);
     }
+    let wanted = Wanted { peer: limits.iter().any(|placed| placed.limit.levels.client.is_some()) };
     Some(Policy {
         mode,
         fair_share,
@@ -91,6 +92,7 @@ fn read(root: &Node<'_>) -> Option<Policy> {
         limits: limits.into_iter().map(|placed| placed.limit).collect(),
         store: fields.get("store").and_then(|node| store::read(&node.as_secret())),
         headers: read_headers(&fields),
+        wanted,
     })
 }
 

@@ -6,7 +6,7 @@ use super::error::quoted;
 const MAX_NAME_BYTES: usize = 64;
 
 /// The most names that are listed: a limit's fields fit.
-const MAX_LISTED: usize = 12;
+const MAX_LISTED: usize = 24;
 
 /// The one of `names` that `given` is closest to, if it is close enough to be meant.
 pub(super) fn to<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {

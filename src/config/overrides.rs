@@ -55,9 +55,12 @@ fn unknown_limit(name: &str, limits: &[PlacedLimit<'_>]) -> Fault {
 fn read_levels(node: &Node<'_>, placed: &PlacedLimit<'_>, is_default: bool) -> Option<Levels> {
     let limit_path = placed.fields.path();
     let fields = node.object_explaining(&["tenant", "credential"], |name| {
-        let rule = "cannot be overridden: the shared level holds for everyone";
-        let fix = format!("remove it, or change {limit_path}.shared");
-        (name == "shared").then(|| Fault::new(rule, fix))
+        let rule = match name {
+            "shared" => "cannot be overridden: the shared level holds for everyone",
+            "client" => "cannot be overridden: a client is one whichever tenant it names",
+            _ => return None,
+        };
+        Some(Fault::new(rule, format!("remove it, or change {limit_path}.{name}")))
     })?;
     if fields.is_empty() {
         node.fail(Fault::new("overrides nothing", "give \"tenant\" or \"credential\" in it"));
@@ -77,5 +80,6 @@ fn read_levels(node: &Node<'_>, placed: &PlacedLimit<'_>, is_default: bool) -> O
         shared: None,
         tenant: tenant.map(|placed| placed.quota),
         credential: credential.map(|placed| placed.quota),
+        client: None,
     })
 }

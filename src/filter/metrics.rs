@@ -114,6 +114,7 @@ const fn level_index(level: Level) -> usize {
         Level::Shared => 0,
         Level::Tenant => 1,
         Level::Credential => 2,
+        Level::Client => 3,
     }
 }
 

@@ -88,6 +88,7 @@ impl Refusal {
             Level::Shared => "everyone together",
             Level::Tenant => "this tenant",
             Level::Credential => "this credential",
+            Level::Client => "this client address",
         };
         let detail = if charge.quota.capacity() == 0 {
             format!("Limit {limit} allows {whose} nothing; ask its operator to raise it.")

@@ -106,12 +106,14 @@ impl Worker {
             host.count(self.metrics.exempt(), 1);
             return Step::Continue;
         }
-        let identity = match policy.identity.identify(&request) {
+        let attributes = policy.attributes(|path| host.property(path));
+        let client = policy.identity.client(&request, &attributes);
+        let identity = match policy.identity.identify(&request, client) {
             Ok(identity) => identity,
             Err(refusal) if policy.mode == Mode::Enforce => {
                 return self.refuse(host, &Refusal::identity(refusal, &policy), request.is_grpc());
             }
-            Err(_) => Identity::UNKNOWN,
+            Err(_) => Identity::unknown(client),
         };
         let mut plan = policy.plan(&request, &identity);
         for (scope, charges) in std::mem::take(&mut plan.shadows) {

@@ -64,6 +64,7 @@ impl Policy {
                 Level::Shared => None,
                 Level::Tenant => Some(identity.tenant?),
                 Level::Credential => Some(identity.credential?),
+                Level::Client => Some(identity.client?),
             };
             let applies = subject.is_none() || self.fair_share;
             let quota = levels.get(level).filter(|_| applies)?;

@@ -1,19 +1,22 @@
-//! Who a request belongs to: tenant and credential, read from headers and hashed at once.
+//! Who a request belongs to: tenant and credential, read from headers and hashed at once, and the
+//! client that sent it.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use super::request::trim;
-use super::{RequestView, Values};
+use super::{Attributes, ClientPolicy, RequestView, Values};
 
-/// How a request's tenant and credential are found.
+/// How a request's tenant, credential and client are found.
 #[derive(Debug)]
 pub struct IdentityPolicy {
     /// The tenant's rules.
     pub tenant: TenantPolicy,
     /// The credential's rules.
     pub credential: CredentialPolicy,
-    /// How both are hashed.
+    /// The client's rules.
+    pub client: ClientPolicy,
+    /// How all are hashed.
     pub digester: Digester,
 }
 
@@ -70,7 +73,7 @@ pub struct CredentialSource {
     pub scheme: Option<String>,
 }
 
-/// What stands for a tenant or credential everywhere beyond the request: its digest.
+/// What stands for a tenant, credential or client everywhere beyond the request: its digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject(pub [u8; 32]);
 
@@ -87,6 +90,8 @@ pub struct Identity<'a> {
     pub tenant: Option<Subject>,
     /// Whose credential level applies; none where it is skipped.
     pub credential: Option<Subject>,
+    /// Whose client level applies; none where nobody asked for it.
+    pub client: Option<Subject>,
 }
 
 /// Why nobody can be held to account for a request. All are 400.
@@ -110,18 +115,33 @@ pub enum IdentityPart {
 }
 
 impl Identity<'_> {
-    /// Of a request that says nothing usable about itself.
-    pub const UNKNOWN: Self = Self { tenant_name: None, tenant: None, credential: None };
+    /// Of a request that says nothing usable about itself. Its client is known all the same.
+    #[must_use]
+    pub const fn unknown(client: Option<Subject>) -> Self {
+        Self { tenant_name: None, tenant: None, credential: None, client }
+    }
 }
 
 impl IdentityPolicy {
-    /// Finds out who the request belongs to.
+    /// Finds out where the request comes from, if the peer was asked for. Every request has a
+    /// client; where the host cannot tell the peer, it is the one without a name.
+    #[must_use]
+    pub fn client(&self, request: &RequestView<'_>, attributes: &Attributes) -> Option<Subject> {
+        let peer = attributes.peer.as_ref()?;
+        Some(self.client.subject(self.client.find(request, peer), &self.digester))
+    }
+
+    /// Finds out who the request of `client` belongs to.
     ///
     /// # Errors
     ///
     /// [`IdentityRefusal`] where the policy requires an identity that the request does not have,
     /// or where it has one that is not usable.
-    pub fn identify<'a>(&self, request: &RequestView<'a>) -> Result<Identity<'a>, IdentityRefusal> {
+    pub fn identify<'a>(
+        &self,
+        request: &RequestView<'a>,
+        client: Option<Subject>,
+    ) -> Result<Identity<'a>, IdentityRefusal> {
         let tenant_name = self.tenant.find(request)?;
         let tenant = match tenant_name {
             Some(name) if name == self.tenant.default_tenant => None,
@@ -142,7 +162,7 @@ impl IdentityPolicy {
                 }
             },
         };
-        Ok(Identity { tenant_name, tenant, credential })
+        Ok(Identity { tenant_name, tenant, credential, client })
     }
 }
 

@@ -8,7 +8,7 @@ use super::Matcher;
 use crate::limiter::Quota;
 
 /// The levels in the order in which they are decided and reported.
-pub const LEVELS: [Level; 3] = [Level::Shared, Level::Tenant, Level::Credential];
+pub const LEVELS: [Level; 4] = [Level::Shared, Level::Tenant, Level::Credential, Level::Client];
 
 /// Whose requests a level counts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +19,8 @@ pub enum Level {
     Tenant,
     /// One credential's.
     Credential,
+    /// One address's.
+    Client,
 }
 
 /// A limit's number in every store: a hash of its name, so that usage survives a change of the
@@ -69,6 +71,8 @@ pub struct Levels {
     pub tenant: Option<Quota>,
     /// For each credential.
     pub credential: Option<Quota>,
+    /// For each client address.
+    pub client: Option<Quota>,
 }
 
 /// A limit, compiled.
@@ -106,16 +110,18 @@ impl Level {
             Self::Shared => "shared",
             Self::Tenant => "tenant",
             Self::Credential => "credential",
+            Self::Client => "client",
         }
     }
 
-    /// The letter that stands for the level in keys.
+    /// The letter that stands for the level in keys: for a client the one of "address".
     #[must_use]
     pub const fn letter(self) -> char {
         match self {
             Self::Shared => 's',
             Self::Tenant => 't',
             Self::Credential => 'c',
+            Self::Client => 'a',
         }
     }
 }
@@ -160,6 +166,7 @@ impl Levels {
             Level::Shared => self.shared,
             Level::Tenant => self.tenant,
             Level::Credential => self.credential,
+            Level::Client => self.client,
         }
     }
 
@@ -173,6 +180,7 @@ impl Levels {
             shared: either(other.shared, self.shared),
             tenant: either(other.tenant, self.tenant),
             credential: either(other.credential, self.credential),
+            client: either(other.client, self.client),
         }
     }
 }

@@ -1,14 +1,18 @@
 //! The compiled configuration: what a request is checked against, with everything precomputed that
 //! the configuration fixes. [`crate::config`] builds it, [`crate::filter`] reads it.
 
+mod attributes;
 mod charge;
+mod client;
 mod header_map;
 mod identity;
 mod limit;
 mod matcher;
 mod request;
 
+pub use attributes::{Attributes, Wanted};
 pub use charge::{Charge, Plan};
+pub use client::{Client, ClientPolicy};
 pub use header_map::{HeaderMap, Pairs};
 pub use identity::{
     CredentialPolicy, CredentialSource, Digester, Identity, IdentityPart, IdentityPolicy,
@@ -42,6 +46,8 @@ pub struct Policy {
     pub store: Option<StorePolicy>,
     /// Which response headers are written.
     pub headers: HeaderPolicy,
+    /// What the host is asked of each request.
+    pub wanted: Wanted,
 }
 
 /// How far the filter takes part in traffic.

@@ -70,18 +70,24 @@ impl<'a> RequestView<'a> {
     /// The values of the header called `name`, in lower case.
     #[must_use]
     pub fn values(&self, name: &str) -> Values<'a> {
-        let mut same = self.headers.pairs().filter(|(key, _)| *key == name.as_bytes());
-        match (same.next(), same.next()) {
+        let mut lines = self.lines(name);
+        match (lines.next(), lines.next()) {
             (None, _) => Values::None,
-            (Some((_, value)), None) => Values::One(trim(value)),
+            (Some(value), None) => Values::One(trim(value)),
             (Some(_), Some(_)) => Values::Several,
         }
+    }
+
+    /// The lines of the header called `name`, in the order of the wire, as sent.
+    pub fn lines(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let pairs = self.headers.pairs();
+        pairs.filter(move |(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
     }
 
     /// Whether some line of the header has just this value.
     #[must_use]
     pub fn has_header(&self, name: &str, wanted: &[u8]) -> bool {
-        self.headers.pairs().any(|(key, value)| key == name.as_bytes() && trim(value) == wanted)
+        self.lines(name).any(|value| trim(value) == wanted)
     }
 }
 

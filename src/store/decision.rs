@@ -6,7 +6,7 @@ use crate::limiter::{Quota, Verdict};
 use crate::policy::{Charge, Level, Levels, Limit, Policy};
 
 /// The most charges that one decision may hold; the script refuses more.
-pub const CHARGES_MAX: usize = 192;
+pub const CHARGES_MAX: usize = 256;
 
 /// One question to the store: all levels that it is about are decided together.
 #[derive(Clone, Debug, PartialEq, Eq)]

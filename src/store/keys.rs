@@ -1,6 +1,6 @@
 //! The names of keys in the store.
 //!
-//! `{<prefix>}:1:<limit>:<level letter>`, and for a tenant or credential `:` and the first half of
+//! `{<prefix>}:1:<limit>:<level letter>`, and for a tenant, credential or client `:` and the first half of
 //! its digest in hex. The 1 is the layout's version. The braces make the prefix the part that Redis
 //! Cluster hashes, so all keys of one deployment, and hence of one decision, lie in one slot. The
 //! configuration keeps braces out of prefixes, and colons out of names of limits, so no two (limit,
@@ -31,7 +31,10 @@ fn hex_digit(nibble: u8) -> char {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::policy::LEVELS;
 
     /// Goal: these bytes never change while the layout's version is 1, because usage in running
     /// stores is found by them.
@@ -47,6 +50,12 @@ mod tests {
             key("f", "a-b_9", Level::Credential, Some(&Subject([0xff; 32]))),
             "{f}:1:a-b_9:c:ffffffffffffffffffffffffffffffff"
         );
+    }
+
+    #[test]
+    fn no_two_levels_share_a_letter() {
+        let letters: BTreeSet<char> = LEVELS.map(Level::letter).into_iter().collect();
+        assert_eq!(letters.len(), LEVELS.len());
     }
 
     #[test]

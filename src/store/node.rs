@@ -1,13 +1,13 @@
 //! The node's usage: one state for all workers of a process, in the host's shared data.
 //!
-//! A request's charges are grouped into cells: one for everyone, one for its tenant, one for its
-//! credential. [`NodeStore::decide`] reads every cell, decides all charges, and only where all fit
+//! A request's charges are grouped into cells: one for everyone, one each for its tenant, its
+//! credential and its client. [`NodeStore::decide`] reads every cell, decides all charges, and only where all fit
 //! writes them, each cell by compare-and-swap. Where another worker came first, the cell is read
 //! and decided anew; where it has no room any more, what was already written is taken back. So
 //! nothing is ever admitted beyond a limit, and a refused request ends with nothing spent.
 //!
-//! Memory: three levels, the shared one a single cell, the others [`SLOTS`] slots of normally at
-//! most [`SLOT_BYTES`](super::slab::SLOT_BYTES) each: 16 MiB, however many subjects there are.
+//! Memory: four levels, the shared one a single cell, the others [`SLOTS`] slots of normally at
+//! most [`SLOT_BYTES`](super::slab::SLOT_BYTES) each: 24 MiB, however many subjects there are.
 
 use super::cell::{Cell, CellOutcome};
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
@@ -102,7 +102,7 @@ impl NodeStore {
         charges: &[Charge],
     ) -> Result<Vec<Cell>, SharedDataFailure> {
         let seed = self.seed(shared)?;
-        let mut cells: Vec<(Level, Option<Subject>, Cell)> = Vec::with_capacity(3);
+        let mut cells: Vec<(Level, Option<Subject>, Cell)> = Vec::with_capacity(4);
         for (position, charge) in charges.iter().enumerate() {
             let known = cells
                 .iter_mut()

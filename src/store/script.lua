@@ -22,7 +22,7 @@
 
 local MAX = 9007199254740992
 local MAX_WINDOW_US = MAX / 2
-local MAX_KEYS = 192
+local MAX_KEYS = 256
 
 -- A bucket spans a sixteenth of the window. Seventeen can count at once, and one is being opened.
 local BUCKETS_PER_WINDOW = 16

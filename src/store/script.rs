@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "7fd0b6a056fec2958dfcc7ebcbd6ed55613d512e";
+pub const SCRIPT_SHA1: &str = "e91ea4e7ef57627e0f86c94d9cedc7c45edd1f36";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -52,6 +52,12 @@ mod host {
             data: *mut *mut u8,
             size: *mut usize,
         ) -> u32;
+        pub(super) fn proxy_get_property(
+            path: *const u8,
+            path_size: usize,
+            data: *mut *mut u8,
+            size: *mut usize,
+        ) -> u32;
         pub(super) fn proxy_add_header_map_value(
             map: u32,
             name: *const u8,
@@ -184,6 +190,14 @@ pub(super) fn buffer(buffer: Buffer) -> Result<Vec<u8>, Failure> {
 pub(super) fn header_map(map: Map) -> Result<Vec<u8>, Failure> {
     returned_bytes(|data, size| unsafe {
         host::proxy_get_header_map_pairs(map.number(), data, size)
+    })
+}
+
+/// An attribute of the effective stream, by its path.
+pub(super) fn property(path: &[&str]) -> Result<Vec<u8>, Failure> {
+    let path = path.join("\0");
+    returned_bytes(|data, size| unsafe {
+        host::proxy_get_property(path.as_ptr(), path.len(), data, size)
     })
 }
 

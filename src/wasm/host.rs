@@ -120,6 +120,10 @@ impl Host for WasmHost {
         }
     }
 
+    fn property(&mut self, path: &[&str]) -> Option<Vec<u8>> {
+        abi::property(path).ok()
+    }
+
     fn count(&mut self, metric: MetricId, by: u64) {
         let id = self.metrics.get(metric.0).copied().flatten();
         if let (Some(id), Ok(by @ 1..)) = (id, i64::try_from(by)) {

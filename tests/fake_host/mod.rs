@@ -66,6 +66,8 @@ pub struct FakeHost {
     calls: Vec<(CallId, Vec<u8>)>,
     outcomes: Vec<(StreamId, Outcome)>,
     pub store_reachable: bool,
+    /// The attributes of the request at hand, by their path with dots.
+    properties: BTreeMap<String, Vec<u8>>,
 }
 
 /// What became of a request.
@@ -134,12 +136,23 @@ impl Process {
 
     /// Starts a request on the next worker in turn.
     pub fn start(&mut self, pairs: &[(&[u8], &[u8])]) -> (usize, StreamId, Outcome) {
+        self.start_with(pairs, &[])
+    }
+
+    /// The same; `properties` are the request's attributes, by their path with dots.
+    pub fn start_with(
+        &mut self,
+        pairs: &[(&[u8], &[u8])],
+        properties: &[(&str, &[u8])],
+    ) -> (usize, StreamId, Outcome) {
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;
         let number = self.next_worker % self.workers.len();
         self.next_worker += 1;
         let now = self.machine.borrow().now;
         let FakeWorker { worker, host } = &mut self.workers[number];
+        let owned = |(path, value): &(&str, &[u8])| ((*path).to_owned(), value.to_vec());
+        host.properties = properties.iter().map(owned).collect();
         let bytes = HeaderMap::serialize(pairs);
         let outcome = match worker.on_request(host, stream, HeaderMap::new(&bytes), now) {
             Step::Continue => Outcome::Passed(worker.on_response(stream)),
@@ -254,6 +267,7 @@ impl FakeHost {
             calls: vec![],
             outcomes: vec![],
             store_reachable: true,
+            properties: BTreeMap::new(),
         }
     }
 }
@@ -290,6 +304,10 @@ impl Host for FakeHost {
 
     fn reply(&mut self, stream: StreamId, reply: &Reply) {
         self.outcomes.push((stream, Outcome::Answered(reply.clone())));
+    }
+
+    fn property(&mut self, path: &[&str]) -> Option<Vec<u8>> {
+        self.properties.get(&path.join(".")).cloned()
     }
 
     fn count(&mut self, metric: MetricId, by: u64) {

@@ -1,7 +1,7 @@
 //! An HTTP/1.1 client on a plain socket, which sends header values of any bytes and any number of times.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,6 +16,7 @@ pub struct Request {
     target: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
+    peer: Ipv4Addr,
 }
 
 /// A response, read to its end.
@@ -41,6 +42,7 @@ impl Request {
             target: target.to_owned(),
             headers: vec![host],
             body: Vec::new(),
+            peer: Ipv4Addr::LOCALHOST,
         }
     }
 
@@ -67,6 +69,17 @@ impl Request {
         self.header("x-tenant-id", tenant)
     }
 
+    /// Sends it from another loopback address, so that the proxy sees another client.
+    #[must_use]
+    pub fn from(self, peer: [u8; 4]) -> Self {
+        Self { peer: peer.into(), ..self }
+    }
+
+    /// The address that it is sent from.
+    pub fn peer(&self) -> Ipv4Addr {
+        self.peer
+    }
+
     /// Sends it on a new connection to `port` and reads the response, or fails the test.
     pub fn send(&self, port: u16) -> Response {
         self.try_send(port)
@@ -75,7 +88,7 @@ impl Request {
 
     /// As [`Request::send`], for requests that may end without a response.
     pub fn try_send(&self, port: u16) -> io::Result<Response> {
-        Connection::open(port)?.send(self)
+        Connection::open_from(self.peer, port)?.send(self)
     }
 
     /// The header map that a proxy makes of it.
@@ -137,7 +150,16 @@ impl Response {
 
 impl Connection {
     pub fn open(port: u16) -> io::Result<Self> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        Self::open_from(Ipv4Addr::LOCALHOST, port)
+    }
+
+    /// Connects from one of the loopback addresses.
+    pub fn open_from(peer: Ipv4Addr, port: u16) -> io::Result<Self> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let stream = match peer {
+            Ipv4Addr::LOCALHOST => TcpStream::connect(to)?,
+            _ => connect_from(SocketAddr::from((peer, 0)), to)?,
+        };
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
@@ -232,6 +254,18 @@ impl Connection {
             self.read_line()?;
         }
     }
+}
+
+/// The standard library cannot choose where a connection comes from.
+fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(from)?;
+        let stream = socket.connect(to).await?.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    })
 }
 
 fn parse_status(line: &[u8]) -> io::Result<u16> {

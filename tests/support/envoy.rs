@@ -36,6 +36,7 @@ pub struct Builder {
     redis: Option<RedisAddress>,
     fixed_listener: bool,
     drain_seconds: u32,
+    changes: Vec<(String, String)>,
 }
 
 /// Envoy ended, or refused its listener, before it was ready.
@@ -94,6 +95,14 @@ impl Builder {
         self
     }
 
+    /// Changes the text of the reference configuration's listener. What is to be replaced must be
+    /// there.
+    #[must_use]
+    pub fn replacing(mut self, from: &str, to: &str) -> Self {
+        self.changes.push((from.to_owned(), to.to_owned()));
+        self
+    }
+
     /// For how long an old configuration lives on beside a new one; 1 s where this is not called.
     #[must_use]
     pub fn drain_seconds(mut self, seconds: u32) -> Self {
@@ -147,6 +156,7 @@ impl Builder {
             access_log: &directory.file("access.log"),
             redis: self.redis.as_ref(),
             listener_file: (!self.fixed_listener).then_some(&listener_file),
+            changes: &self.changes,
         }
         .render()
     }
@@ -171,6 +181,7 @@ impl Envoy {
             redis: None,
             fixed_listener: false,
             drain_seconds: 1,
+            changes: Vec::new(),
         }
     }
 

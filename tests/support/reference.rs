@@ -27,6 +27,8 @@ pub struct Values<'a> {
     pub redis: Option<&'a RedisAddress>,
     /// Where the listener comes from a file that Envoy watches: that file, in a directory of its own.
     pub listener_file: Option<&'a Path>,
+    /// What else is replaced, and by what.
+    pub changes: &'a [(String, String)],
 }
 
 /// Text of the bootstrap and, where it is apart, of the listener's file.
@@ -40,6 +42,9 @@ impl Values<'_> {
     pub fn render(&self) -> Configuration {
         let path = repository().join("envoy/envoy.yaml");
         let mut bootstrap = fs::read_to_string(path).expect("envoy/envoy.yaml");
+        for (from, to) in self.changes {
+            replace(&mut bootstrap, from, to);
+        }
         match self.redis {
             None => {
                 for name in ["redis_tunnel", "fairshare_redis", "redis"] {
