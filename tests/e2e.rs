@@ -18,6 +18,9 @@ mod global;
 /// What a flood of tenants does to Envoy's memory.
 #[path = "e2e/memory.rs"]
 mod memory;
+/// Methods, versions, bodies, reloads: what HTTP and Envoy do around the filter.
+#[path = "e2e/protocols.rs"]
+mod protocols;
 mod scenarios;
 mod support;
 
@@ -186,7 +189,7 @@ fn the_access_log_names_the_refusal() {
 
 /// RSP-3: over a limit a gRPC client gets RESOURCE_EXHAUSTED, everyone else a 429.
 #[test]
-fn rsp_3_grpc_clients_get_a_grpc_status() {
+fn rsp_3_grpc_refusal_is_resource_exhausted() {
     let envoy = Envoy::builder(node_limit(json!({"tenant": window(0, "1m")}))).start();
     let call = |content_type: &str| {
         let request = Request::post("/svc/Method", b"").tenant("acme");

@@ -86,6 +86,17 @@ fn wrk_1_a_lost_swap_is_decided_anew() {
 }
 
 #[test]
+fn wrk_3_namespaces_never_mix() {
+    let (_machine, mut map) = shared();
+    let (mut one, mut other) = (NodeStore::new("one", 7), NodeStore::new("other", 7));
+    let ask = [charge(Level::Tenant, "acme", 1, 1)];
+    assert!(one.decide(&mut map, &ask, NOW).admitted);
+    assert!(other.decide(&mut map, &ask, NOW).admitted);
+    assert!(!one.decide(&mut map, &ask, NOW).admitted);
+    assert!(!NodeStore::new("other", 7).decide(&mut map, &ask, NOW).admitted);
+}
+
+#[test]
 fn idn_7_ever_more_tenants_take_a_bounded_number_of_bytes() {
     let (machine, mut map) = shared();
     let mut node = store();

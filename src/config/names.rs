@@ -102,11 +102,30 @@ pub(super) fn path(text: &str) -> Result<String, Fault> {
         let fix = "write the path that they lead to";
         return Err(Fault::new("has dot segments, which no normalised path has", fix));
     }
+    if text.contains("//") {
+        let fix = "write one slash, as requests have once slashes are merged";
+        return Err(Fault::new("has two slashes in a row, which no normalised path has", fix));
+    }
+    if let Some(plain) = needlessly_encoded(text) {
+        let fix = format!("write \"{plain}\" itself, as requests have once they are normalised");
+        return Err(Fault::new("encodes a character that no normalised path encodes", fix));
+    }
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let fix = "write other characters percent-encoded, as they are in requests: \"%20\"";
         return Err(Fault::new("has characters that no path has", fix));
     }
     Ok(text.to_owned())
+}
+
+/// The first character that `text` percent-encodes without need: one that Envoy decodes before a
+/// path is matched (RFC 3986, 2.3: unreserved characters, and slashes where it is set up to).
+fn needlessly_encoded(text: &str) -> Option<char> {
+    text.split('%').skip(1).find_map(|rest| {
+        let code = u8::from_str_radix(rest.get(..2)?, 16).ok()?;
+        let decoded = char::from(code);
+        let plain = decoded.is_ascii_alphanumeric() || "-._~/\\".contains(decoded);
+        plain.then_some(decoded)
+    })
 }
 
 /// A header's value to compare with: what it can be once the host has trimmed it.

@@ -91,6 +91,6 @@ impl Worker {
     }
 
     pub(super) fn job(&self, asker: Asker, decision: Decision, deadline: Instant) -> Job {
-        Job { ticket: Ticket { asker, deadline, reloaded: false }, decision }
+        Job { ticket: Ticket { asker, deadline, reloaded: false, over: false }, decision }
     }
 }

@@ -24,6 +24,9 @@ const WAITING_MAX: usize = 16_384;
 /// before, on one stack.
 const DELIVERIES_MAX: usize = 64;
 
+/// Time after its end at which a call that the host has not reported is given up.
+const FORGOTTEN_AFTER: Span = Span::from_secs(1);
+
 /// The shortest timeout that the host does not read as "none".
 const TIMEOUT_MIN: Span = Span::from_millis(1);
 
@@ -56,14 +59,18 @@ pub(super) struct Ticket {
     pub(super) deadline: Instant,
     /// Whether the script was already sent for it; then it is not sent again.
     pub(super) reloaded: bool,
+    /// Whether the asker was told that it took too long.
+    pub(super) over: bool,
 }
 
-/// A call that is under way.
+/// A call that is under way. It lasts until the last of its tickets is over; those that are over
+/// before are told so, and are not heard of again.
 #[derive(Debug)]
 struct Call {
     tickets: Vec<Ticket>,
     decisions: Vec<Decision>,
     script: ScriptCall,
+    deadline: Instant,
 }
 
 /// What someone is to hear.
@@ -124,11 +131,11 @@ impl GroupCommit {
     ) {
         while self.calls.len() < CALLS_MAX {
             let call = self.next_call(now, &wanted);
-            let Some(deadline) = call.tickets.iter().map(|ticket| ticket.deadline).min() else {
+            if call.tickets.is_empty() {
                 return;
-            };
+            }
             let body = encode(store, &call.decisions, call.script);
-            let timeout = deadline.since(now).max(TIMEOUT_MIN);
+            let timeout = call.deadline.since(now).max(TIMEOUT_MIN);
             match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
                 Ok(id) => self.calls.push((id, call)),
                 Err(error) => self.fail_call(&call.tickets, error),
@@ -137,8 +144,12 @@ impl GroupCommit {
     }
 
     fn next_call(&mut self, now: Instant, wanted: impl Fn(&Asker) -> bool) -> Call {
-        let mut call =
-            Call { tickets: Vec::new(), decisions: Vec::new(), script: ScriptCall::Cached };
+        let mut call = Call {
+            tickets: Vec::new(),
+            decisions: Vec::new(),
+            script: ScriptCall::Cached,
+            deadline: now,
+        };
         let mut charges_left = PIPELINE_CHARGES_MAX;
         while call.tickets.len() < DECISIONS_MAX {
             let Some(Job { ticket, decision }) = self.waiting.pop_front() else { break };
@@ -157,6 +168,7 @@ impl GroupCommit {
             if ticket.reloaded {
                 call.script = ScriptCall::Load;
             }
+            call.deadline = call.deadline.max(ticket.deadline);
             call.tickets.push(ticket);
             call.decisions.push(decision);
         }
@@ -169,11 +181,16 @@ impl GroupCommit {
         store: &StorePolicy,
         id: CallId,
         body: Result<&[u8], StoreError>,
+        now: Instant,
     ) {
         let Some(place) = self.calls.iter().position(|(call, _)| *call == id) else { return };
-        let (_, Call { tickets, decisions, script }) = self.calls.swap_remove(place);
+        let (_, Call { tickets, decisions, script, deadline }) = self.calls.swap_remove(place);
         let body = match body {
             Ok(body) => body,
+            // The tunnel has answered before the store does, so the host's timeout breaks it off.
+            Err(StoreError::Reset) if deadline.since(now) < TIMEOUT_MIN => {
+                return self.fail_call(&tickets, StoreError::Timeout);
+            }
             Err(error) => return self.fail_call(&tickets, error),
         };
         let results = decode(store, &decisions, script, body);
@@ -187,7 +204,8 @@ impl GroupCommit {
             if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
                 ticket.reloaded = true;
                 self.waiting.push_back(Job { ticket, decision });
-            } else {
+            } else if !ticket.over || result.is_ok() {
+                // What is granted too late is still granted: the asker decides what to do with it.
                 self.ready.push_back(Delivery::Answer(ticket.asker, result));
             }
         }
@@ -199,27 +217,33 @@ impl GroupCommit {
     }
 
     fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
+        let waiting = tickets.iter().filter(|ticket| !ticket.over);
         let failed = |ticket: &Ticket| Delivery::Answer(ticket.asker.clone(), Err(error));
-        self.ready.extend(tickets.iter().map(failed));
+        self.ready.extend(waiting.map(failed));
     }
 
-    /// Fails whatever has waited for too long; the last resort where no call reports back.
+    /// Tells askers that have waited for too long. A call that should have ended long ago has been
+    /// forgotten by the host, and is forgotten here as well.
     pub(super) fn expire(&mut self, now: Instant) {
-        let late = |ticket: &Ticket| ticket.deadline <= now;
         let waiting = std::mem::take(&mut self.waiting);
         for job in waiting {
-            match late(&job.ticket) {
+            match job.ticket.deadline <= now {
                 true => self.fail(&[job.ticket], StoreError::Timeout),
                 false => self.waiting.push_back(job),
             }
         }
-        let calls = std::mem::take(&mut self.calls);
-        for (id, call) in calls {
-            match call.tickets.iter().any(late) {
-                true => self.fail_call(&call.tickets, StoreError::Timeout),
-                false => self.calls.push((id, call)),
+        let mut calls = std::mem::take(&mut self.calls);
+        for (_, call) in &mut calls {
+            for ticket in call.tickets.iter_mut().filter(|ticket| ticket.deadline <= now) {
+                self.fail(std::slice::from_ref(ticket), StoreError::Timeout);
+                ticket.over = true;
             }
         }
+        let forgotten = |call: &Call| call.deadline.plus(FORGOTTEN_AFTER) <= now;
+        let lost = calls.iter().filter(|(_, call)| forgotten(call)).count();
+        self.ended.extend(std::iter::repeat_n(Err(StoreError::Timeout), lost));
+        calls.retain(|(_, call)| !forgotten(call));
+        self.calls = calls;
     }
 
     /// How calls ended since the last look.

@@ -163,7 +163,7 @@ impl Refusal {
             let fields = self.fields.iter().flat_map(RateLimitFields::pairs);
             headers.extend(fields.map(|(name, value)| (name, value.to_owned())));
         }
-        if policy.headers.envoy_ratelimited && form.status == 429 {
+        if policy.headers.envoy_ratelimited {
             headers.push(("x-envoy-ratelimited", "true".to_owned()));
         }
         let body = if grpc {

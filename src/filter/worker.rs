@@ -159,7 +159,7 @@ impl Worker {
         now: Instant,
     ) {
         if let Some(store) = &self.policy.store {
-            self.group.receive(store, call, body);
+            self.group.receive(store, call, body, now);
         }
         self.on_wake(host, now);
     }

@@ -52,7 +52,7 @@ pub enum StoreError {
 }
 
 /// How the store's error replies begin.
-const REPLIES: [(&[u8], StoreError); 15] = [
+const REPLIES: [(&[u8], StoreError); 16] = [
     (b"NOSCRIPT", StoreError::NoScript),
     (b"READONLY", StoreError::ReadOnly),
     (b"NOAUTH", StoreError::NoAuth),
@@ -68,6 +68,8 @@ const REPLIES: [(&[u8], StoreError); 15] = [
     (b"BUSY", StoreError::Busy),
     (b"TRYAGAIN", StoreError::TryAgain),
     (b"ERR invalid password", StoreError::WrongPass),
+    // Before a password, long commands are not even read.
+    (b"ERR Protocol error: unauthenticated", StoreError::NoAuth),
 ];
 
 impl StoreError {

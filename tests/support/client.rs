@@ -191,6 +191,13 @@ impl Connection {
         }
     }
 
+    /// Reads the first response head that comes, be it an interim one, and no body.
+    pub fn read_first_response(&mut self) -> io::Result<Response> {
+        let status = parse_status(&self.read_line()?)?;
+        let headers = self.read_headers()?;
+        Ok(Response { status, headers, body: Vec::new() })
+    }
+
     fn read_line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
