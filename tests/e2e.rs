@@ -9,6 +9,9 @@
     reason = "tests fail by panicking, and they do have a clock"
 )]
 
+/// Tenants and routes that other parts of Envoy know.
+#[path = "e2e/attributes.rs"]
+mod attributes;
 /// Where a request comes from, in every mode of Envoy.
 #[path = "e2e/forwarding.rs"]
 mod forwarding;
@@ -136,6 +139,7 @@ on_envoy!(EnvoyRig::default() =>
     client::forged_forwarded_for_does_not_escape,
     client::crd_3_hops_are_counted_from_the_right,
     client::the_client_level_holds_for_everyone,
+    identity::bound_credential_decides_tenant,
 );
 
 on_envoy!(EnvoyRig::with_redis() =>

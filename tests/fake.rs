@@ -161,6 +161,7 @@ on_the_fake_host!(FakeRig::default() =>
     client::forged_forwarded_for_does_not_escape,
     client::crd_3_hops_are_counted_from_the_right,
     client::the_client_level_holds_for_everyone,
+    identity::bound_credential_decides_tenant,
 );
 
 on_the_fake_host!(FakeRig::with_redis() =>

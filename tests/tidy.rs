@@ -26,7 +26,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("units", &[]),
     ("map", &[]),
     ("limiter", &["units"]),
-    ("policy", &["limiter", "units"]),
+    ("policy", &["map", "limiter", "units"]),
     ("config", &["policy", "limiter", "units"]),
     ("store", &["map", "policy", "limiter", "units"]),
     ("host", &["filter", "store", "policy", "limiter", "units"]),

@@ -6,6 +6,7 @@ use crate::limiter::Quota;
 use crate::policy::{
     Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels, Limit, Matcher,
     Missing, MissingCredential, Mode, OnStoreError, Policy, RateLimitHeaders, Scope, StorePolicy,
+    TenantSource,
 };
 
 /// The policy in plain words, several lines of them. Shows no secret.
@@ -53,7 +54,11 @@ const fn mode(mode: Mode) -> &'static str {
 
 fn write_identity(text: &mut String, identity: &IdentityPolicy) -> fmt::Result {
     let tenant = &identity.tenant;
-    writeln!(text, "tenant: header {}, at most {} bytes", tenant.header, tenant.max_length)?;
+    let named_by = match &tenant.source {
+        TenantSource::Header(name) => format!("header {name}"),
+        TenantSource::Metadata(keys) => format!("dynamic metadata {}", keys.join(" / ")),
+    };
+    writeln!(text, "tenant: {named_by}, at most {} bytes", tenant.max_length)?;
     let missing = match tenant.missing {
         Missing::Skip => "no tenant level applies",
         Missing::Reject => "the request is refused with 400",
@@ -73,6 +78,11 @@ fn write_identity(text: &mut String, identity: &IdentityPolicy) -> fmt::Result {
         MissingCredential::Reject => "the request is refused with 400",
     };
     writeln!(text, "  without one: {missing}")?;
+    match identity.bindings.len() {
+        0 => {}
+        1 => writeln!(text, "bindings: 1 credential belongs to its tenant")?,
+        count => writeln!(text, "bindings: {count} credentials belong to their tenants")?,
+    }
     let client = &identity.client;
     let from = match client.trusted_hops {
         0 => "the peer's address".to_owned(),
@@ -110,6 +120,7 @@ fn requests(matcher: &Matcher) -> String {
     for (name, value) in &matcher.headers {
         parts.push(format!("the header {name}: {value}"));
     }
+    parts.extend(matcher.route.as_ref().map(|route| format!("the route {route:?}")));
     match parts.is_empty() {
         true => "all requests".to_owned(),
         false => format!("requests with {}", parts.join(", and ")),

@@ -10,7 +10,7 @@ use serde_json::error::Category;
 use super::error::{ConfigError, Fault};
 
 /// The largest document that is read.
-pub const MAX_DOCUMENT_BYTES: usize = 1024 * 1024;
+pub const MAX_DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
 
 /// A JSON value.
 #[derive(Debug)]
@@ -152,6 +152,6 @@ mod tests {
     fn the_size_is_bounded() {
         let large = vec![b' '; MAX_DOCUMENT_BYTES + 1];
         let error = parse(&large).unwrap_err();
-        assert_eq!(error.rule, "is 1048577 bytes long, more than 1048576");
+        assert_eq!(error.rule, "is 2097153 bytes long, more than 2097152");
     }
 }

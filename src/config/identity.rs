@@ -1,11 +1,11 @@
 //! The section `identity`: where tenant and credential stand in a request.
 
 use super::error::Fault;
-use super::names;
 use super::reader::{Fields, Node};
+use super::{bindings, names};
 use crate::policy::{
     ClientPolicy, CredentialPolicy, CredentialSource, Digester, IdentityPolicy, Missing,
-    MissingCredential, TenantPolicy,
+    MissingCredential, TenantPolicy, TenantSource,
 };
 
 const DEFAULT_TENANT_HEADER: &str = "x-tenant-id";
@@ -15,6 +15,10 @@ const DEFAULT_TENANT: &str = "default";
 /// key built from it can bear.
 const DEFAULT_TENANT_MAX_LENGTH: u64 = 128;
 const TENANT_MAX_LENGTH_BOUND: u64 = 1024;
+
+/// The way to a value in metadata: its namespace, and keys.
+const MIN_METADATA_KEYS: usize = 2;
+const MAX_METADATA_KEYS: usize = 8;
 
 /// The longest credential: by default enough for a signed token of ordinary size.
 const DEFAULT_CREDENTIAL_MAX_LENGTH: u64 = 4096;
@@ -34,18 +38,21 @@ const MIN_HASH_KEY_BYTES: usize = 16;
 
 /// Reads the section, or its defaults where it is not given.
 pub(super) fn read(section: Option<&Node<'_>>) -> IdentityPolicy {
-    let fields =
-        section.and_then(|node| node.object(&["tenant", "credential", "client", "hash_key"]));
+    let fields = section
+        .and_then(|node| node.object(&["tenant", "credential", "client", "bindings", "hash_key"]));
     let part = |name, known: &[&str]| {
         fields.as_ref().and_then(|fields| fields.get(name)).and_then(|node| node.object(known))
     };
-    let tenant = part("tenant", &["header", "missing", "default_tenant", "max_length"]);
+    let tenant = part("tenant", &["header", "metadata", "missing", "default_tenant", "max_length"]);
     let credential = part("credential", &["from", "missing", "max_length"]);
     let client = part("client", &["trusted_hops", "ipv6_prefix"]);
     let hash_key = fields.as_ref().and_then(|fields| fields.get("hash_key"));
     let hash_key = hash_key.and_then(|node| node.as_secret().text(check_hash_key));
+    let tenant = read_tenant(tenant.as_ref());
+    let bindings = fields.as_ref().and_then(|fields| fields.get("bindings"));
     IdentityPolicy {
-        tenant: read_tenant(tenant.as_ref()),
+        bindings: bindings.map(|node| bindings::read(&node, &tenant)).unwrap_or_default(),
+        tenant,
         credential: read_credential(credential.as_ref()),
         client: read_client(client.as_ref()),
         digester: Digester::new(hash_key.map(str::as_bytes)),
@@ -64,7 +71,6 @@ fn read_tenant(fields: Option<&Fields<'_>>) -> TenantPolicy {
     const MISSING: [(&str, Missing); 3] =
         [("skip", Missing::Skip), ("reject", Missing::Reject), ("anonymous", Missing::Anonymous)];
     let field = |name| fields.and_then(|fields| fields.get(name));
-    let header = field("header").and_then(|node| node.text(names::header));
     let missing = field("missing").and_then(|node| node.choice(&MISSING));
     let max_length = field("max_length")
         .and_then(|node| node.whole(1..=TENANT_MAX_LENGTH_BOUND))
@@ -77,11 +83,31 @@ fn read_tenant(fields: Option<&Fields<'_>>) -> TenantPolicy {
         })
     });
     TenantPolicy {
-        header: header.unwrap_or_else(|| DEFAULT_TENANT_HEADER.to_owned()),
+        source: read_tenant_source(fields),
         missing: missing.unwrap_or(Missing::Skip),
         default_tenant: default_tenant.unwrap_or(DEFAULT_TENANT).to_owned(),
         max_length: length(max_length),
     }
+}
+
+fn read_tenant_source(fields: Option<&Fields<'_>>) -> TenantSource {
+    let field = |name| fields.and_then(|fields| fields.get(name));
+    let header = field("header").and_then(|node| node.text(names::header));
+    let default = || DEFAULT_TENANT_HEADER.to_owned();
+    let Some(node) = field("metadata") else {
+        return TenantSource::Header(header.unwrap_or_else(default));
+    };
+    if fields.is_some_and(|fields| fields.has("header")) {
+        let fix = "keep \"header\", or \"metadata\" where another filter has found the tenant";
+        node.fail(Fault::new("stands beside \"header\"", fix));
+    }
+    let items = node.list(MAX_METADATA_KEYS, None).unwrap_or_default();
+    if items.len() < MIN_METADATA_KEYS {
+        let fix = "name the namespace and a key, as in [\"envoy.filters.http.jwt_authn\", \"payload\", \"tenant\"]";
+        node.fail(Fault::new("leads to no value", fix));
+    }
+    let keys = items.iter().filter_map(|item| item.text(names::reference));
+    TenantSource::Metadata(keys.map(str::to_owned).collect())
 }
 
 fn read_credential(fields: Option<&Fields<'_>>) -> CredentialPolicy {

@@ -11,7 +11,7 @@ const MAX_EXEMPT: usize = 64;
 /// The most methods or headers of one predicate.
 const MAX_PARTS: usize = 32;
 
-const FIELDS: [&str; 4] = ["path", "path_prefix", "methods", "headers"];
+const FIELDS: [&str; 5] = ["path", "path_prefix", "methods", "headers", "route"];
 
 /// Reads the section `exempt`.
 pub(super) fn read_exempt(section: &Node<'_>) -> Vec<Matcher> {
@@ -26,7 +26,7 @@ fn read_exemption(item: &Node<'_>) -> Option<Matcher> {
         fields.fail_whole(Fault::new("exempts every request", fix));
     }
     let matcher = read_fields(&fields);
-    let alone = !["path", "methods", "headers"].iter().any(|name| fields.has(name));
+    let alone = !["path", "methods", "headers", "route"].iter().any(|name| fields.has(name));
     if alone && matcher.path_prefix.as_deref() == Some("/") {
         let fix = "write a longer prefix; to let everything pass write \"mode\": \"off\"";
         fields.fail("path_prefix", Fault::new("exempts every request", fix));
@@ -50,6 +50,7 @@ fn read_fields(fields: &Fields<'_>) -> Matcher {
         path_prefix: path("path_prefix"),
         methods: fields.get("methods").map(|node| read_methods(&node)).unwrap_or_default(),
         headers: fields.get("headers").map(|node| read_headers(&node)).unwrap_or_default(),
+        route: fields.get("route").and_then(|node| node.text(names::reference)).map(str::to_owned),
     }
 }
 

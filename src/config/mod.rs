@@ -14,6 +14,7 @@
 //! );
 //! ```
 
+mod bindings;
 mod describe;
 mod document;
 mod duration;
@@ -35,9 +36,10 @@ pub use document::MAX_DOCUMENT_BYTES;
 pub use error::{ConfigError, MAX_ERRORS, render_errors};
 
 use error::ErrorSink;
+use limits::PlacedLimit;
 use reader::{Fields, Node};
 
-use crate::policy::{HeaderPolicy, Mode, Policy, RateLimitHeaders, Wanted};
+use crate::policy::{HeaderPolicy, Matcher, Mode, Policy, RateLimitHeaders, Wanted};
 
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -82,18 +84,28 @@ fn read(root: &Node<'_>) -> Option<Policy> {
     if let Some(node) = fields.get("overrides") {
         overrides::read(&node, &mut limits, &identity.tenant);
     }
-    let wanted = Wanted { peer: limits.iter().any(|placed| placed.limit.levels.client.is_some()) };
+    let exempt = exempt.unwrap_or_default();
+    let wanted = wanted(&limits, &exempt);
     Some(Policy {
         mode,
         fair_share,
         namespace: namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned(),
         identity,
-        exempt: exempt.unwrap_or_default(),
+        exempt,
         limits: limits.into_iter().map(|placed| placed.limit).collect(),
         store: fields.get("store").and_then(|node| store::read(&node.as_secret())),
         headers: read_headers(&fields),
         wanted,
     })
+}
+
+/// What the limits and exemptions look at beside headers.
+fn wanted(limits: &[PlacedLimit<'_>], exempt: &[Matcher]) -> Wanted {
+    let limits = || limits.iter().map(|placed| &placed.limit);
+    Wanted {
+        peer: limits().any(|limit| limit.levels.client.is_some()),
+        route: limits().map(|limit| &limit.matcher).chain(exempt).any(|m| m.route.is_some()),
+    }
 }
 
 /// The section `headers`: which response headers are written.

@@ -156,6 +156,15 @@ pub(super) fn tenant(text: &str, max_length: u64) -> Result<(), Fault> {
     Ok(())
 }
 
+/// A name that stands elsewhere in Envoy's configuration: of a route, or of a key of metadata.
+pub(super) fn reference(text: &str) -> Result<&str, Fault> {
+    if text.is_empty() || text.contains(char::is_control) {
+        let fix = "write it as it stands in Envoy's configuration";
+        return Err(Fault::new("is no name", fix));
+    }
+    Ok(text)
+}
+
 /// The name of an Envoy cluster.
 pub(super) fn cluster(text: &str) -> Result<&str, Fault> {
     if text.trim().is_empty() || has_control_characters(text) {

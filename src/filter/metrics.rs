@@ -37,6 +37,8 @@ pub enum Code {
     IdentityAmbiguous,
     /// Not usable as an identity.
     IdentityInvalid,
+    /// The credential is bound to another tenant.
+    TenantMismatch,
 }
 
 /// Every metric's number.
@@ -49,12 +51,13 @@ pub struct Metrics {
 const LEASE_EVENTS: [&str; 4] = ["granted", "spent", "returned", "expired"];
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
-const CODES: [Code; 5] = [
+const CODES: [Code; 6] = [
     Code::RateLimited,
     Code::StoreUnavailable,
     Code::IdentityMissing,
     Code::IdentityAmbiguous,
     Code::IdentityInvalid,
+    Code::TenantMismatch,
 ];
 
 /// Series that do not depend on the configuration, before those that do.
@@ -77,6 +80,7 @@ impl Code {
             Self::IdentityMissing => "identity_missing",
             Self::IdentityAmbiguous => "identity_ambiguous",
             Self::IdentityInvalid => "identity_invalid",
+            Self::TenantMismatch => "tenant_mismatch",
         }
     }
 
@@ -87,6 +91,7 @@ impl Code {
             Self::IdentityMissing => 2,
             Self::IdentityAmbiguous => 3,
             Self::IdentityInvalid => 4,
+            Self::TenantMismatch => 5,
         }
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::judgement::Judgement;
 use super::{Code, RateLimitFields};
-use crate::policy::{IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders};
+use crate::policy::{IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, TenantSource};
 use crate::units::Span;
 
 /// A local answer, ready to be sent.
@@ -124,7 +124,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal of a request without a usable identity. `header` is where one was looked for.
+    /// The refusal of a request without a usable identity.
     pub(super) fn identity(refusal: IdentityRefusal, policy: &Policy) -> Self {
         let (code, part, what) = match refusal {
             IdentityRefusal::Missing(part) => (Code::IdentityMissing, part, "is required"),
@@ -134,20 +134,13 @@ impl Refusal {
             IdentityRefusal::Invalid(part) => {
                 (Code::IdentityInvalid, part, "is too long or no plain text")
             }
+            IdentityRefusal::Mismatch => (
+                Code::TenantMismatch,
+                IdentityPart::Tenant,
+                "is not the one to which the credential belongs; name that one, or none",
+            ),
         };
-        let headers = match part {
-            IdentityPart::Tenant => policy.identity.tenant.header.clone(),
-            IdentityPart::Credential => {
-                let sources = &policy.identity.credential.from;
-                let names: Vec<_> = sources.iter().map(|source| source.header.as_str()).collect();
-                names.join(" or ")
-            }
-        };
-        let part = match part {
-            IdentityPart::Tenant => "tenant",
-            IdentityPart::Credential => "credential",
-        };
-        let detail = format!("The {part} in header {headers} {what}.");
+        let detail = format!("The {} {what}.", place_of(part, policy));
         Self { code, place: None, level: None, detail, retry_after: None, fields: None }
     }
 
@@ -221,6 +214,12 @@ impl Code {
             Self::IdentityMissing => Form::bad_request("Identity missing"),
             Self::IdentityAmbiguous => Form::bad_request("Identity ambiguous"),
             Self::IdentityInvalid => Form::bad_request("Identity not usable"),
+            Self::TenantMismatch => Form {
+                status: 403,
+                grpc_status: 7, // PERMISSION_DENIED
+                r#type: "about:blank",
+                title: "Credential of another tenant",
+            },
         }
     }
 }
@@ -228,6 +227,21 @@ impl Code {
 impl Form {
     const fn bad_request(title: &'static str) -> Self {
         Self { status: 400, grpc_status: 3, r#type: "about:blank", title } // INVALID_ARGUMENT
+    }
+}
+
+/// Where a part of the identity is looked for.
+fn place_of(part: IdentityPart, policy: &Policy) -> String {
+    match (part, &policy.identity.tenant.source) {
+        (IdentityPart::Tenant, TenantSource::Header(name)) => format!("tenant in header {name}"),
+        (IdentityPart::Tenant, TenantSource::Metadata(keys)) => {
+            format!("tenant in metadata {}", keys.join("."))
+        }
+        (IdentityPart::Credential, _) => {
+            let sources = &policy.identity.credential.from;
+            let names: Vec<_> = sources.iter().map(|source| source.header.as_str()).collect();
+            format!("credential in header {}", names.join(" or "))
+        }
     }
 }
 

@@ -101,13 +101,13 @@ impl Worker {
             return Step::Continue;
         }
         let policy = Rc::clone(&self.policy);
-        let request = RequestView::new(headers);
+        let attributes = policy.attributes(|path| host.property(path));
+        let request = RequestView::new(headers, &attributes);
         if request.is_preflight() || policy.exempt.iter().any(|matcher| matcher.matches(&request)) {
             host.count(self.metrics.exempt(), 1);
             return Step::Continue;
         }
-        let attributes = policy.attributes(|path| host.property(path));
-        let client = policy.identity.client(&request, &attributes);
+        let client = policy.identity.client(&request);
         let identity = match policy.identity.identify(&request, client) {
             Ok(identity) => identity,
             Err(refusal) if policy.mode == Mode::Enforce => {

@@ -1,11 +1,8 @@
 //! Who a request belongs to: tenant and credential, read from headers and hashed at once, and the
 //! client that sent it.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
-
 use super::request::trim;
-use super::{Attributes, ClientPolicy, RequestView, Values};
+use super::{Bindings, ClientPolicy, Digester, RequestView, Subject, Values};
 
 /// How a request's tenant, credential and client are found.
 #[derive(Debug)]
@@ -16,6 +13,8 @@ pub struct IdentityPolicy {
     pub credential: CredentialPolicy,
     /// The client's rules.
     pub client: ClientPolicy,
+    /// The credentials that belong to a tenant.
+    pub bindings: Bindings,
     /// How all are hashed.
     pub digester: Digester,
 }
@@ -23,14 +22,24 @@ pub struct IdentityPolicy {
 /// How a request's tenant is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// The header that names the tenant, in lower case.
-    pub header: String,
+    /// What names the tenant.
+    pub source: TenantSource,
     /// What a request without a tenant means.
     pub missing: Missing,
     /// The tenant to which the tenant level does not apply.
     pub default_tenant: String,
     /// The longest tenant name in bytes; a longer one is refused.
     pub max_length: usize,
+}
+
+/// What names a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TenantSource {
+    /// The header of this name, in lower case.
+    Header(String),
+    /// The dynamic metadata that another filter has set: its namespace, and the keys that lead to the
+    /// value.
+    Metadata(Vec<String>),
 }
 
 /// What a request without a tenant means.
@@ -73,14 +82,6 @@ pub struct CredentialSource {
     pub scheme: Option<String>,
 }
 
-/// What stands for a tenant, credential or client everywhere beyond the request: its digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Subject(pub [u8; 32]);
-
-/// Hashes identities: SHA-256, or HMAC-SHA-256 (RFC 2104) with the configured key.
-#[derive(Clone)]
-pub struct Digester(Option<Hmac<Sha256>>);
-
 /// Who a request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity<'a> {
@@ -94,7 +95,7 @@ pub struct Identity<'a> {
     pub client: Option<Subject>,
 }
 
-/// Why nobody can be held to account for a request. All are 400.
+/// Why nobody can be held to account for a request. All are 400, but for the last, which is 403.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityRefusal {
     /// There is none where one is required.
@@ -103,6 +104,8 @@ pub enum IdentityRefusal {
     Ambiguous(IdentityPart),
     /// The value cannot be a name.
     Invalid(IdentityPart),
+    /// The credential belongs to another tenant than the request names.
+    Mismatch,
 }
 
 /// Which half of an identity.
@@ -123,11 +126,10 @@ impl Identity<'_> {
 }
 
 impl IdentityPolicy {
-    /// Finds out where the request comes from, if the peer was asked for. Every request has a
-    /// client; where the host cannot tell the peer, it is the one without a name.
+    /// Finds out where the request comes from, if the peer was asked for.
     #[must_use]
-    pub fn client(&self, request: &RequestView<'_>, attributes: &Attributes) -> Option<Subject> {
-        let peer = attributes.peer.as_ref()?;
+    pub fn client(&self, request: &RequestView<'_>) -> Option<Subject> {
+        let peer = request.attributes().peer.as_ref()?;
         Some(self.client.subject(self.client.find(request, peer), &self.digester))
     }
 
@@ -138,11 +140,18 @@ impl IdentityPolicy {
     /// [`IdentityRefusal`] where the policy requires an identity that the request does not have,
     /// or where it has one that is not usable.
     pub fn identify<'a>(
-        &self,
+        &'a self,
         request: &RequestView<'a>,
         client: Option<Subject>,
     ) -> Result<Identity<'a>, IdentityRefusal> {
-        let tenant_name = self.tenant.find(request)?;
+        let named = self.tenant.find(request)?;
+        let found = self.credential.find(request)?;
+        let credential = found.as_ref().map(|found| found.digest(&self.digester));
+        let bound = found.zip(credential).and_then(|(found, digest)| self.bound(&found, digest));
+        let tenant_name = match (bound, named) {
+            (Some(bound), Some(named)) if bound != named => return Err(IdentityRefusal::Mismatch),
+            (bound, named) => bound.or(named),
+        };
         let tenant = match tenant_name {
             Some(name) if name == self.tenant.default_tenant => None,
             Some(name) => Some(self.digester.digest(name.as_bytes())),
@@ -153,23 +162,35 @@ impl IdentityPolicy {
                 Missing::Anonymous => Some(self.digester.digest(b"")),
             },
         };
-        let credential = match self.credential.find(request)? {
-            Some(credential) => Some(self.digester.digest_of(&credential)),
-            None => match self.credential.missing {
-                MissingCredential::Skip => None,
-                MissingCredential::Reject => {
-                    return Err(IdentityRefusal::Missing(IdentityPart::Credential));
-                }
-            },
-        };
+        if credential.is_none() && self.credential.missing == MissingCredential::Reject {
+            return Err(IdentityRefusal::Missing(IdentityPart::Credential));
+        }
         Ok(Identity { tenant_name, tenant, credential, client })
+    }
+
+    /// The tenant to which a credential of this `digest` is bound. Bindings hold SHA-256, whether or
+    /// not the digester has a key.
+    fn bound(&self, credential: &Credential<'_>, digest: Subject) -> Option<&str> {
+        if self.bindings.is_empty() {
+            return None;
+        }
+        self.bindings.tenant_of(match self.digester.is_keyed() {
+            true => credential.digest(&Digester::new(None)),
+            false => digest,
+        })
     }
 }
 
 impl TenantPolicy {
     /// The tenant's name; none where it is absent, empty or blank.
     fn find<'a>(&self, request: &RequestView<'a>) -> Result<Option<&'a str>, IdentityRefusal> {
-        let value = match request.values(&self.header) {
+        let values = match &self.source {
+            TenantSource::Header(name) => request.values(name),
+            TenantSource::Metadata(_) => {
+                request.attributes().tenant.as_deref().map_or(Values::None, Values::one)
+            }
+        };
+        let value = match values {
             Values::None | Values::One(b"") => return Ok(None),
             Values::One(value) => value,
             Values::Several => return Err(IdentityRefusal::Ambiguous(IdentityPart::Tenant)),
@@ -189,6 +210,15 @@ impl TenantPolicy {
 struct Credential<'a> {
     scheme: Option<String>,
     secret: &'a [u8],
+}
+
+impl Credential<'_> {
+    fn digest(&self, digester: &Digester) -> Subject {
+        match &self.scheme {
+            None => digester.digest(self.secret),
+            Some(scheme) => digester.digest_parts(&[scheme.as_bytes(), b" ", self.secret]),
+        }
+    }
 }
 
 impl CredentialPolicy {
@@ -251,63 +281,4 @@ fn split_scheme(value: &[u8]) -> Option<(&[u8], &[u8])> {
     };
     let (scheme, secret) = value.split_at_checked(end)?;
     Some((scheme, trim(secret)))
-}
-
-impl Subject {
-    /// Two independent parts of the digest.
-    #[must_use]
-    pub fn halves(&self) -> (u64, u64) {
-        let part = |bytes: Option<&[u8; 8]>| u64::from_le_bytes(bytes.copied().unwrap_or_default());
-        let (first, rest) = self.0.split_at(8);
-        (part(first.first_chunk()), part(rest.first_chunk()))
-    }
-}
-
-impl Digester {
-    /// Hashes with `key`, or without one where it is none.
-    #[must_use]
-    pub fn new(key: Option<&[u8]>) -> Self {
-        // HMAC takes a key of any length, so this never fails.
-        Self(key.and_then(|key| Hmac::new_from_slice(key).ok()))
-    }
-
-    /// Whether it hashes with a key.
-    #[must_use]
-    pub const fn is_keyed(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// What stands for `bytes`.
-    #[must_use]
-    pub fn digest(&self, bytes: &[u8]) -> Subject {
-        self.digest_parts(&[bytes])
-    }
-
-    fn digest_of(&self, credential: &Credential<'_>) -> Subject {
-        match &credential.scheme {
-            None => self.digest(credential.secret),
-            Some(scheme) => self.digest_parts(&[scheme.as_bytes(), b" ", credential.secret]),
-        }
-    }
-
-    fn digest_parts(&self, parts: &[&[u8]]) -> Subject {
-        match &self.0 {
-            Some(keyed) => {
-                let mut mac = keyed.clone();
-                parts.iter().for_each(|part| mac.update(part));
-                Subject(mac.finalize().into_bytes().into())
-            }
-            None => {
-                let mut hash = Sha256::new();
-                parts.iter().for_each(|part| hash.update(part));
-                Subject(hash.finalize().into())
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Digester {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Digester(keyed)" } else { "Digester(plain)" })
-    }
 }

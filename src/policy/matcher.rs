@@ -14,6 +14,8 @@ pub struct Matcher {
     pub methods: Vec<String>,
     /// Headers by lower-case name, each with the one value it must have.
     pub headers: Vec<(String, String)>,
+    /// The name of the route that Envoy has chosen.
+    pub route: Option<String>,
 }
 
 impl Matcher {
@@ -24,6 +26,10 @@ impl Matcher {
             && (self.methods.is_empty()
                 || self.methods.iter().any(|method| method.as_bytes() == request.method()))
             && self.headers.iter().all(|(name, value)| request.has_header(name, value.as_bytes()))
+            && self
+                .route
+                .as_ref()
+                .is_none_or(|route| request.attributes().route.as_deref() == Some(route.as_bytes()))
     }
 
     fn path_matches(&self, path: &[u8]) -> bool {

@@ -2,8 +2,10 @@
 //! the configuration fixes. [`crate::config`] builds it, [`crate::filter`] reads it.
 
 mod attributes;
+mod binding;
 mod charge;
 mod client;
+mod digest;
 mod header_map;
 mod identity;
 mod limit;
@@ -11,12 +13,14 @@ mod matcher;
 mod request;
 
 pub use attributes::{Attributes, Wanted};
+pub use binding::{Bindings, MAX_BINDINGS};
 pub use charge::{Charge, Plan};
 pub use client::{Client, ClientPolicy};
+pub use digest::{Digester, Subject};
 pub use header_map::{HeaderMap, Pairs};
 pub use identity::{
-    CredentialPolicy, CredentialSource, Digester, Identity, IdentityPart, IdentityPolicy,
-    IdentityRefusal, Missing, MissingCredential, Subject, TenantPolicy,
+    CredentialPolicy, CredentialSource, Identity, IdentityPart, IdentityPolicy, IdentityRefusal,
+    Missing, MissingCredential, TenantPolicy, TenantSource,
 };
 pub use limit::{Consistency, LEVELS, Level, Levels, Limit, LimitId, OnStoreError, Scope};
 pub use matcher::Matcher;

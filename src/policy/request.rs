@@ -1,11 +1,12 @@
 //! What the policy sees of a request.
 
-use super::HeaderMap;
+use super::{Attributes, HeaderMap};
 
 /// A request, as far as policy looks at it. Everything is bytes: a header may hold any.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestView<'a> {
     headers: HeaderMap<'a>,
+    attributes: &'a Attributes,
     method: &'a [u8],
     path: &'a [u8],
     grpc: bool,
@@ -23,10 +24,18 @@ pub enum Values<'a> {
     Several,
 }
 
+impl<'a> Values<'a> {
+    /// Exactly one, without the blanks around it.
+    #[must_use]
+    pub fn one(value: &'a [u8]) -> Self {
+        Self::One(trim(value))
+    }
+}
+
 impl<'a> RequestView<'a> {
     /// Reads the whole map once for what every request is asked.
     #[must_use]
-    pub fn new(headers: HeaderMap<'a>) -> Self {
+    pub fn new(headers: HeaderMap<'a>, attributes: &'a Attributes) -> Self {
         let (mut method, mut path, mut grpc): (&[u8], &[u8], bool) = (b"", b"", false);
         let (mut origin, mut asks_for_method) = (false, false);
         for (name, value) in headers.pairs() {
@@ -40,7 +49,13 @@ impl<'a> RequestView<'a> {
             }
         }
         let preflight = method == b"OPTIONS" && origin && asks_for_method;
-        Self { headers, method, path, grpc, preflight }
+        Self { headers, attributes, method, path, grpc, preflight }
+    }
+
+    /// What the host told beside the headers.
+    #[must_use]
+    pub const fn attributes(&self) -> &'a Attributes {
+        self.attributes
     }
 
     /// The method, as sent.
@@ -73,7 +88,7 @@ impl<'a> RequestView<'a> {
         let mut lines = self.lines(name);
         match (lines.next(), lines.next()) {
             (None, _) => Values::None,
-            (Some(value), None) => Values::One(trim(value)),
+            (Some(value), None) => Values::one(value),
             (Some(_), Some(_)) => Values::Several,
         }
     }
@@ -117,7 +132,7 @@ mod tests {
 
     fn view_of(pairs: &[(&[u8], &[u8])], check: impl FnOnce(RequestView<'_>)) {
         let bytes = HeaderMap::serialize(pairs);
-        check(RequestView::new(HeaderMap::new(&bytes)));
+        check(RequestView::new(HeaderMap::new(&bytes), &Attributes::NONE));
     }
 
     #[test]

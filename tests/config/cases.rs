@@ -3,7 +3,7 @@
 
 use fairshare::config;
 use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
-use fairshare::policy::{Digester, LimitId};
+use fairshare::policy::{Digester, LimitId, TenantSource};
 use fairshare::units::Span;
 
 use super::{invalid, lines, valid};
@@ -134,7 +134,7 @@ fn idn_5_header_names_are_lower_case_whatever_the_document_says() {
             "credential": {"from": [{"header": "X-API-KEY", "scheme": "Bearer"}]}},
             "exempt": [{"headers": {"X-Probe": "Yes"}}]}"#,
     );
-    assert_eq!(policy.identity.tenant.header, "x-tenant-id");
+    assert_eq!(policy.identity.tenant.source, TenantSource::Header("x-tenant-id".to_owned()));
     assert_eq!(policy.identity.credential.from[0].header, "x-api-key");
     assert_eq!(policy.identity.credential.from[0].scheme.as_deref(), Some("bearer"));
     assert_eq!(policy.exempt[0].headers, [("x-probe".to_owned(), "Yes".to_owned())]);

@@ -70,5 +70,5 @@ fn what_cannot_be_carried_out_is_told_apart_from_bad_input() {
 fn no_more_than_a_document_is_read() {
     let output = fairshare(&["check", "/dev/zero"], b"");
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("more than 1048576"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("more than 2097152"), "{}", text(&output.stderr));
 }

@@ -3,7 +3,7 @@
 use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
 use fairshare::policy::{
     Consistency, HeaderPolicy, LEVELS, LimitId, Missing, MissingCredential, Mode, OnStoreError,
-    RateLimitHeaders, Scope,
+    RateLimitHeaders, Scope, TenantSource,
 };
 use fairshare::store::is_exact;
 use fairshare::units::Span;
@@ -31,7 +31,7 @@ fn the_smallest_document_has_every_default() {
     assert_eq!(policy.mode, Mode::Enforce);
     assert!(policy.fair_share);
     assert_eq!(policy.namespace, "default");
-    assert_eq!(policy.identity.tenant.header, "x-tenant-id");
+    assert_eq!(policy.identity.tenant.source, TenantSource::Header("x-tenant-id".to_owned()));
     assert_eq!(policy.identity.tenant.missing, Missing::Skip);
     assert_eq!(policy.identity.tenant.default_tenant, "default");
     assert_eq!(policy.identity.tenant.max_length, 128);
@@ -143,4 +143,24 @@ fn global_quotas_are_exact_in_the_store() {
         }
     }
     assert!(global_quotas > 5);
+}
+
+/// Each attribute costs a call of the host, so none is asked for that no part looks at.
+#[test]
+fn only_what_is_looked_at_is_asked_for() {
+    let asked = |more: &str, level: &str| {
+        let policy =
+            valid(&format!(r#"{{"limits": [{{"name": "a", "{level}": {{"rate": 1}}}}] {more}}}"#));
+        let mut asked = Vec::new();
+        policy.attributes(|path| {
+            asked.push(path.join("/"));
+            None
+        });
+        asked
+    };
+    assert_eq!(asked("", "credential"), [""; 0]);
+    assert_eq!(asked("", "client"), ["source/address"]);
+    assert_eq!(asked(r#", "exempt": [{"route": "health"}]"#, "shared"), ["xds/route_name"]);
+    let metadata = r#", "identity": {"tenant": {"metadata": ["jwt", "payload", "tenant"]}}"#;
+    assert_eq!(asked(metadata, "shared"), ["metadata/filter_metadata/jwt/payload/tenant"]);
 }

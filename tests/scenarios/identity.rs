@@ -1,6 +1,7 @@
-use serde_json::json;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use super::{Rig, by, expect, merged, node_limit, window};
+use super::{Rig, by, expect, merged, node_limit, statuses, window};
 use crate::support::client::Request;
 
 /// IDN-1: two tenant lines are refused, equal or not, and charged to nobody.
@@ -94,4 +95,59 @@ pub fn one_credential_has_one_bucket(rig: &mut dyn Rig) {
     // A bare word is a credential of its own, and so is one of another scheme.
     assert_eq!(["k1", "k1", "k1"].map(&mut status), [200, 200, 429]);
     assert_eq!(["Basic dTpw", "basic dTpw", "Basic dTpw"].map(&mut status), [200, 200, 429]);
+}
+
+/// The SHA-256 of a credential, as `sha256sum` prints it.
+fn sha256(credential: &str) -> String {
+    Sha256::digest(credential).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A bound credential decides the tenant, whether or not the request names one; a tenant that differs
+/// is refused. The other credentials may name whom they like.
+pub fn bound_credential_decides_tenant(rig: &mut dyn Rig) {
+    let document = |hash_key: Value| {
+        let identity = json!({
+            "tenant": {"missing": "reject"},
+            "credential": {"from": [{"header": "x-api-key"}, {"header": "authorization"}]},
+            "bindings": [
+                {"credential_sha256": sha256("k1"), "tenant": "acme"},
+                {"credential_sha256": sha256("bearer K2").to_uppercase(), "tenant": "acme"},
+                {"credential_sha256": sha256("ours"), "tenant": "default"},
+            ],
+        });
+        merged(
+            node_limit(json!({"tenant": window(4, "1m")})),
+            json!({"identity": merged(identity, hash_key)}),
+        )
+    };
+    let keyed = |key: &str| Request::get("/").header("x-api-key", key);
+    for hash_key in [json!({}), json!({"hash_key": "a-hash-key-of-some-length"})] {
+        rig.update(&document(hash_key)).unwrap();
+        let before = rig.metric("refusals", &[("code", "tenant_mismatch")]);
+        let mismatch = rig.send(&keyed("k1").tenant("globex"));
+        assert_eq!(mismatch.status, 403);
+        assert_eq!(mismatch.json()["code"], "tenant_mismatch");
+        assert_eq!(
+            (mismatch.header("retry-after"), mismatch.json()["limit"].clone()),
+            (None, Value::Null)
+        );
+        assert!(!mismatch.text().contains("acme") && !mismatch.text().contains("globex"));
+        assert_eq!(rig.send(&keyed("k1").tenant("Acme")).status, 403);
+        assert_eq!(rig.send(&keyed("k1").tenant("default")).status, 403);
+        let grpc = keyed("k1").tenant("globex").header("content-type", "application/grpc");
+        assert_ne!(rig.send(&grpc).status, 429);
+        assert_eq!(rig.metric("refusals", &[("code", "tenant_mismatch")]) - before, 4);
+        // All of these are acme's, and none of the refusals above was charged to anyone.
+        let bearer = Request::get("/").header("authorization", "BEARER  K2");
+        assert_eq!(statuses(rig, &keyed("k1"), 1), [200]);
+        assert_eq!(statuses(rig, &bearer, 1), [200]);
+        assert_eq!(statuses(rig, &keyed("k1").tenant("acme"), 1), [200]);
+        assert_eq!(statuses(rig, &by("acme").header("x-api-key", "free"), 2), [200, 429]);
+        assert_eq!(statuses(rig, &keyed("k1"), 1), [429]);
+        expect(rig, &by("globex").header("x-api-key", "free"), 4, 1);
+        // The tenant that skips the tenant level can be bound as well; nobody else has no tenant.
+        expect(rig, &keyed("ours"), 6, 0);
+        assert_eq!(rig.send(&keyed("free")).json()["code"], "identity_missing");
+        assert_eq!(rig.send(&Request::get("/").header("authorization", "Bearer k2")).status, 400);
+    }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::HeaderMap;
+use crate::policy::{Attributes, HeaderMap};
 
 /// Envoy's own address, which it appends for a peer on its machine.
 const OWN: &str = "192.0.2.2";
@@ -11,7 +11,7 @@ fn client(trusted_hops: usize, peer: &[u8], lines: &[&[u8]]) -> String {
     let pairs: Vec<(&[u8], &[u8])> =
         lines.iter().map(|line| (FORWARDED_FOR.as_bytes(), *line)).collect();
     let bytes = HeaderMap::serialize(&pairs);
-    match policy.find(&RequestView::new(HeaderMap::new(&bytes)), peer) {
+    match policy.find(&RequestView::new(HeaderMap::new(&bytes), &Attributes::NONE), peer) {
         Client::Address(address) => address.to_string(),
         Client::Other(name) => String::from_utf8_lossy(name).into_owned(),
     }
