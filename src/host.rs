@@ -59,4 +59,7 @@ pub trait Host: SharedData {
 
     /// Adds to a counter. `by` is at least one, because hosts refuse to add nothing.
     fn count(&mut self, metric: MetricId, by: u64);
+
+    /// Sets a gauge.
+    fn set_gauge(&mut self, metric: MetricId, value: u64);
 }

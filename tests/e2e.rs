@@ -32,10 +32,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use scenarios::{
-    Rig, by, client, expect, global_limit, identity, merged, node, node_limit, store, window,
+    Rig, by, client, expect, global_limit, identity, in_flight, merged, node, node_limit, store,
+    window,
 };
 use serde_json::{Value, json};
-use support::client::{Request, Response};
+use support::client::{Connection, Request, Response};
 use support::envoy::{Envoy, Update};
 use support::redis::Redis;
 
@@ -43,12 +44,13 @@ use support::redis::Redis;
 #[derive(Default)]
 struct EnvoyRig {
     envoy: Option<Envoy>,
+    held: Vec<Connection>,
     redis: Option<Rc<Redis>>,
 }
 
 impl EnvoyRig {
     fn with_redis() -> Self {
-        Self { redis: Some(Rc::new(Redis::start())), envoy: None }
+        Self { redis: Some(Rc::new(Redis::start())), envoy: None, held: Vec::new() }
     }
 
     fn envoy(&mut self) -> &mut Envoy {
@@ -61,13 +63,33 @@ impl Rig for EnvoyRig {
         self.envoy().send(request)
     }
 
+    fn hold(&mut self, request: &Request) -> Option<Response> {
+        let envoy = self.envoy();
+        let before = envoy.upstream().count();
+        let mut connection = Connection::open(envoy.port()).expect("a connection");
+        let lasting = request.clone().header("x-echo-delay-ms", "60000");
+        connection.send_raw(&lasting.to_bytes()).expect("a request");
+        while envoy.upstream().count() == before {
+            if connection.is_readable(Duration::from_millis(5)) {
+                return Some(connection.read_response(false).expect("an answer"));
+            }
+        }
+        self.held.push(connection);
+        None
+    }
+
+    fn end_all(&mut self) {
+        self.held.clear();
+    }
+
     fn wait(&mut self, time: Duration) {
         std::thread::sleep(time);
     }
 
     fn update(&mut self, plugin: &Value) -> Result<(), String> {
         let Some(envoy) = &mut self.envoy else {
-            let mut builder = Envoy::builder(plugin);
+            // What is held goes on under its own configuration.
+            let mut builder = Envoy::builder(plugin).drain_seconds(60);
             if let Some(redis) = &self.redis {
                 builder = builder.redis_unix(redis.socket());
             }
@@ -127,6 +149,12 @@ on_envoy!(EnvoyRig::default() =>
     node::bad_update_keeps_the_old_config,
     node::shadow_refuses_nothing,
     node::metrics_add_up,
+    in_flight::a_full_cap_refuses_until_a_request_ends,
+    in_flight::a_lowered_cap_refuses_until_use_has_fallen,
+    in_flight::a_cap_of_zero_refuses_everything,
+    in_flight::refused_request_holds_nothing,
+    in_flight::overrides_and_the_fair_share_switch_hold_for_caps,
+    in_flight::a_shadow_cap_refuses_nothing,
     identity::duplicate_tenant_header_is_refused,
     identity::non_utf8_headers_never_trap,
     identity::missing_tenant_follows_its_policy,
@@ -143,6 +171,7 @@ on_envoy!(EnvoyRig::default() =>
 );
 
 on_envoy!(EnvoyRig::with_redis() =>
+    in_flight::caps_of_a_global_limit_hold_on_the_node,
     store::strict_limits_are_decided_in_the_store,
     store::the_node_gives_back_what_the_store_refuses,
     store::redis_down_follows_on_store_error,

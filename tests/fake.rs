@@ -20,7 +20,7 @@ use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use scenarios::{Rig, client, identity, node, store};
+use scenarios::{Rig, client, identity, in_flight, node, store};
 use serde_json::Value;
 use support::client::{Request, Response};
 use support::redis::Redis;
@@ -33,6 +33,7 @@ struct FakeRig {
     process: Option<Process>,
     redis: Option<Rc<Redis>>,
     store_down: bool,
+    held: Vec<StreamId>,
 }
 
 impl FakeRig {
@@ -49,22 +50,44 @@ impl FakeRig {
     fn with_redis() -> Self {
         Self { redis: Some(Rc::new(Redis::start())), ..Self::default() }
     }
-}
 
-impl Rig for FakeRig {
-    fn send(&mut self, request: &Request) -> Response {
+    /// Starts a request and lets the store answer.
+    fn start(&mut self, request: &Request) -> (StreamId, Outcome) {
         let process = self.process.as_mut().expect("a configuration");
         let pairs = forwarded(request.pairs());
         let pairs: Vec<(&[u8], &[u8])> =
             pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         let peer = format!("{}:4711", request.peer());
         let properties = [("source.address", peer.as_bytes())];
-        let (_, stream, mut outcome) = process.start_with(&pairs, &properties);
-        let ended = self.run();
-        if let Some((_, later)) = ended.into_iter().find(|(waited, _)| *waited == stream) {
+        let (stream, mut outcome) = process.start_with(&pairs, &properties);
+        let settled = self.run();
+        if let Some((_, later)) = settled.into_iter().find(|(waited, _)| *waited == stream) {
             outcome = later;
         }
+        (stream, outcome)
+    }
+}
+
+impl Rig for FakeRig {
+    fn send(&mut self, request: &Request) -> Response {
+        let (stream, outcome) = self.start(request);
+        self.process.as_mut().expect("a configuration").end(stream);
         response(outcome)
+    }
+
+    fn hold(&mut self, request: &Request) -> Option<Response> {
+        let (stream, outcome) = self.start(request);
+        if let Outcome::Passed(_) = outcome {
+            self.held.push(stream);
+            return None;
+        }
+        self.process.as_mut().expect("a configuration").end(stream);
+        Some(response(outcome))
+    }
+
+    fn end_all(&mut self) {
+        let process = self.process.as_mut().expect("a configuration");
+        self.held.drain(..).for_each(|stream| process.end(stream));
     }
 
     fn wait(&mut self, time: Duration) {
@@ -93,6 +116,13 @@ impl Rig for FakeRig {
     }
 
     fn metric(&mut self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        if labels.is_empty() {
+            return self
+                .process
+                .as_ref()
+                .expect("a configuration")
+                .metric(&format!("fairshare_{name}"));
+        }
         let mut parts = vec![format!("fairshare_{name}.")];
         parts.extend(labels.iter().map(|(label, value)| format!(".{label}={value}")));
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -149,6 +179,12 @@ on_the_fake_host!(FakeRig::default() =>
     node::bad_update_keeps_the_old_config,
     node::shadow_refuses_nothing,
     node::metrics_add_up,
+    in_flight::a_full_cap_refuses_until_a_request_ends,
+    in_flight::a_lowered_cap_refuses_until_use_has_fallen,
+    in_flight::a_cap_of_zero_refuses_everything,
+    in_flight::refused_request_holds_nothing,
+    in_flight::overrides_and_the_fair_share_switch_hold_for_caps,
+    in_flight::a_shadow_cap_refuses_nothing,
     identity::duplicate_tenant_header_is_refused,
     identity::non_utf8_headers_never_trap,
     identity::missing_tenant_follows_its_policy,
@@ -165,6 +201,7 @@ on_the_fake_host!(FakeRig::default() =>
 );
 
 on_the_fake_host!(FakeRig::with_redis() =>
+    in_flight::caps_of_a_global_limit_hold_on_the_node,
     store::strict_limits_are_decided_in_the_store,
     store::the_node_gives_back_what_the_store_refuses,
     store::redis_down_follows_on_store_error,

@@ -1,5 +1,6 @@
 //! What was understood of a document, in plain words and with every default spelt out.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use crate::limiter::Quota;
@@ -135,9 +136,17 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
     writeln!(text, "limit {}: {scope}", limit.name)?;
     writeln!(text, "  applies to: {}", requests(&limit.matcher))?;
     write_levels(text, "  ", &limit.levels)?;
-    for (tenant, levels) in &limit.overrides {
+    write_levels(text, "  in flight, ", &limit.in_flight)?;
+    let tenants: BTreeSet<&String> =
+        limit.overrides.keys().chain(limit.in_flight_overrides.keys()).collect();
+    for tenant in tenants {
         writeln!(text, "  for the tenant {tenant:?} instead:")?;
-        write_levels(text, "    ", levels)?;
+        if let Some(levels) = limit.overrides.get(tenant) {
+            write_levels(text, "    ", levels)?;
+        }
+        if let Some(caps) = limit.in_flight_overrides.get(tenant) {
+            write_levels(text, "    in flight, ", caps)?;
+        }
     }
     writeln!(text, "  cost: {} a request", limit.cost)?;
     if limit.scope == Scope::Global {
@@ -155,10 +164,10 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
     writeln!(text, "  mode: {mode}")
 }
 
-fn write_levels(text: &mut String, indent: &str, levels: &Levels) -> fmt::Result {
+fn write_levels(text: &mut String, start: &str, levels: &Levels) -> fmt::Result {
     for level in LEVELS {
         if let Some(quota) = levels.get(level) {
-            writeln!(text, "{indent}{level}: {}", allowance(&quota))?;
+            writeln!(text, "{start}{level}: {}", allowance(&quota))?;
         }
     }
     Ok(())
@@ -172,6 +181,7 @@ fn allowance(quota: &Quota) -> String {
         Quota::Gcra(quota) => {
             format!("{} per {}, burst {}{nothing}", quota.rate, quota.per, quota.burst)
         }
+        Quota::InFlight(quota) => format!("{} at a time on each node{nothing}", quota.requests),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::error::Fault;
 use super::levels::{self, Terms};
 use super::reader::{Fields, Node, choose};
-use super::{matching, names, number};
+use super::{in_flight, matching, names, number};
 use crate::policy::{
     Consistency, LEVELS, Limit, LimitId, MAX_LIMITS, Matcher, Mode, OnStoreError, Scope,
 };
@@ -15,7 +15,7 @@ use crate::policy::{
 const DEFAULT_LOCAL_FRACTION_PPM: u64 = 500_000;
 const MILLION: u64 = 1_000_000;
 
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "name",
     "match",
     "scope",
@@ -24,6 +24,7 @@ const FIELDS: [&str; 12] = [
     "tenant",
     "credential",
     "client",
+    "in_flight",
     "cost",
     "on_store_error",
     "local_fraction",
@@ -69,18 +70,23 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
     let cost = fields.get("cost").and_then(|node| node.whole(1..=number::MAX_EXACT)).unwrap_or(1);
     let terms = Terms { scope, cost };
     if !LEVELS.iter().any(|level| fields.has(level.name())) {
-        let fix = "add at least one of \"shared\", \"tenant\", \"credential\" and \"client\"";
-        fields.fail_whole(Fault::new("has no level, so it limits nothing", fix));
+        check_in_flight_alone(&fields, scope);
     }
     let limit = Limit {
         name: written_name.into(),
         id: LimitId::of(written_name),
         fallback_id: LimitId::of_fallback(written_name),
+        in_flight_id: LimitId::of_in_flight(written_name),
         matcher,
         scope: scope.unwrap_or(Scope::Node),
         consistency: read_consistency(&fields),
         levels: levels::read(&fields, terms),
         overrides: BTreeMap::new(),
+        in_flight: fields
+            .get("in_flight")
+            .map(|node| in_flight::read(&node, None))
+            .unwrap_or_default(),
+        in_flight_overrides: BTreeMap::new(),
         cost,
         on_store_error: read_on_store_error(&fields, scope),
         shadow: read_shadow(&fields),
@@ -89,6 +95,18 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
         refuse_store_rules(&fields);
     }
     Some(PlacedLimit { limit, fields, written_name })
+}
+
+/// A limit may cap requests in flight and do nothing else. Such caps hold on each node.
+fn check_in_flight_alone(fields: &Fields<'_>, scope: Option<Scope>) {
+    if !fields.has("in_flight") {
+        let fix = "add at least one of \"shared\", \"tenant\", \"credential\", \"client\" and \"in_flight\"";
+        fields.fail_whole(Fault::new("has no level, so it limits nothing", fix));
+    } else if scope == Some(Scope::Global) {
+        let fix = "remove it, or add a level with a quota";
+        let rule = "does nothing here: \"in_flight\" holds on each node";
+        fields.fail("scope", Fault::new(rule, fix));
+    }
 }
 
 /// The scope, or none where it cannot be told.
@@ -158,15 +176,20 @@ fn refuse_store_rules(fields: &Fields<'_>) {
     }
 }
 
-/// Usage is kept under a number made of the name, so both must be one limit's alone.
+/// The numbers under which a limit's usage is kept.
+const fn numbers(placed: &PlacedLimit<'_>) -> [LimitId; 3] {
+    [placed.limit.id, placed.limit.fallback_id, placed.limit.in_flight_id]
+}
+
+/// Usage is kept under numbers made of the name, so all must be one limit's alone.
 fn check_names(limits: &[PlacedLimit<'_>]) {
     for (index, placed) in limits.iter().enumerate() {
-        let ids = [placed.limit.id, placed.limit.fallback_id];
+        let ids = numbers(placed);
         for (earlier_index, earlier) in limits.iter().take(index).enumerate() {
             if placed.written_name.is_empty() || earlier.written_name.is_empty() {
                 continue;
             }
-            let clash = ids.contains(&earlier.limit.id) || ids.contains(&earlier.limit.fallback_id);
+            let clash = numbers(earlier).iter().any(|number| ids.contains(number));
             let fault = if placed.written_name == earlier.written_name {
                 let rule = format!("is the name of limits[{earlier_index}] as well");
                 Fault::new(rule, "give each limit a name of its own")

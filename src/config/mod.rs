@@ -20,6 +20,7 @@ mod document;
 mod duration;
 mod error;
 mod identity;
+mod in_flight;
 mod levels;
 mod limits;
 mod matching;
@@ -39,7 +40,7 @@ use error::ErrorSink;
 use limits::PlacedLimit;
 use reader::{Fields, Node};
 
-use crate::policy::{HeaderPolicy, Matcher, Mode, Policy, RateLimitHeaders, Wanted};
+use crate::policy::{HeaderPolicy, Level, Matcher, Mode, Policy, RateLimitHeaders, Wanted};
 
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -103,7 +104,7 @@ fn read(root: &Node<'_>) -> Option<Policy> {
 fn wanted(limits: &[PlacedLimit<'_>], exempt: &[Matcher]) -> Wanted {
     let limits = || limits.iter().map(|placed| &placed.limit);
     Wanted {
-        peer: limits().any(|limit| limit.levels.client.is_some()),
+        peer: limits().any(|limit| limit.has(Level::Client)),
         route: limits().map(|limit| &limit.matcher).chain(exempt).any(|m| m.route.is_some()),
     }
 }

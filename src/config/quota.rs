@@ -117,6 +117,7 @@ impl PlacedQuota<'_> {
         match self.quota {
             Quota::Window(_) => self.fields.fail("requests", Fault::new(rule, fix)),
             Quota::Gcra(_) => self.fields.fail("burst", Fault::new(self.burst_rule(&rule), fix)),
+            Quota::InFlight(_) => {}
         }
     }
 
@@ -150,6 +151,7 @@ impl PlacedQuota<'_> {
                     self.fields.fail("burst", Fault::new(self.burst_rule(&rule), fix));
                 }
             }
+            Quota::InFlight(_) => {}
         }
     }
 }

@@ -43,6 +43,10 @@ impl<'a> Node<'a> {
         Self { secret: true, ..self.clone() }
     }
 
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Reports what is wrong with the value.
     pub(super) fn fail(&self, fault: Fault) {
         let value = if self.secret { Some(HIDDEN.to_owned()) } else { shown(self.value) };

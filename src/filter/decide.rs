@@ -15,7 +15,7 @@ use crate::units::Instant;
 /// A request whose global limits are being decided.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) grpc: bool,
+    pub(super) request: Undecided,
     /// The time at which it is decided without the store.
     deadline: Instant,
     /// What the node charged, to be taken back if the request is not admitted.
@@ -25,6 +25,15 @@ pub(super) struct Waiting {
     spent: Option<Vec<Judgement>>,
     /// What the store is asked about.
     strict: Vec<Charge>,
+}
+
+/// A request that is to be decided.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub(super) stream: StreamId,
+    pub(super) grpc: bool,
+    /// Slots of limits in shadow mode, which it holds already.
+    pub(super) shadow_slots: Vec<Charge>,
 }
 
 /// Charges that the node made.
@@ -40,30 +49,33 @@ pub(super) enum Settled {
     Refused(Refusal),
 }
 
+impl Waiting {
+    /// Whether it holds slots while it waits.
+    pub(super) fn holds_slots(&self) -> bool {
+        let node = self.node.judgements.iter().map(|judgement| &judgement.charge);
+        node.chain(&self.request.shadow_slots).any(|charge| charge.quota.is_in_flight())
+    }
+}
+
 impl Worker {
     pub(super) fn decide(
         &mut self,
         host: &mut impl Host,
-        stream: StreamId,
-        grpc: bool,
+        request: Undecided,
         plan: Plan,
         now: Instant,
     ) -> Step {
         let node = match self.charge_node(host, &plan.node, now) {
             Ok(charged) => charged,
-            Err(refusal) => return self.refuse(host, &refusal, grpc),
+            Err(refusal) => return self.end(host, request, Settled::Refused(refusal), now),
         };
         let Plan { leased, strict, .. } = plan;
         if leased.is_empty() && strict.is_empty() {
-            return self.admit(host, stream, &node.judgements);
+            return self.end(host, request, Settled::Admitted(node.judgements), now);
         }
         let deadline = now.plus(self.store_timeout());
-        let waiting = Waiting { grpc, deadline, node, leased, spent: None, strict };
-        match self.advance(host, stream, waiting, now) {
-            None => Step::Pause,
-            Some(Settled::Admitted(judgements)) => self.admit(host, stream, &judgements),
-            Some(Settled::Refused(refusal)) => self.refuse(host, &refusal, grpc),
-        }
+        let waiting = Waiting { request, deadline, node, leased, spent: None, strict };
+        self.advance(host, waiting, now).unwrap_or(Step::Pause)
     }
 
     /// Takes a request as far as it gets without waiting: to its end, or, where that is none, back
@@ -71,10 +83,10 @@ impl Worker {
     pub(super) fn advance(
         &mut self,
         host: &mut impl Host,
-        stream: StreamId,
         mut waiting: Waiting,
         now: Instant,
-    ) -> Option<Settled> {
+    ) -> Option<Step> {
+        let stream = waiting.request.stream;
         if waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
                 LeaseOutcome::Admitted(verdicts) => {
@@ -83,26 +95,26 @@ impl Worker {
                 }
                 LeaseOutcome::Refused(verdicts) => {
                     let judgements = judge(&waiting.leased, &verdicts);
-                    return Some(self.refused(host, &waiting, &judgements, now));
+                    return Some(self.refused(host, waiting, &judgements, now));
                 }
                 LeaseOutcome::Short(short) => {
                     if waiting.deadline <= now {
                         return Some(self.settle_without_store(host, waiting, now));
                     }
                     return match self.ask(host, short, Some(stream)) {
-                        Ok(()) => self.wait(stream, waiting),
+                        Ok(()) => self.wait(waiting),
                         Err(error) => Some(self.not_asked(host, waiting, error, now)),
                     };
                 }
             }
         }
         if waiting.strict.is_empty() {
-            return Some(admitted(waiting, Vec::new()));
+            return Some(self.admitted(host, waiting, Vec::new(), now));
         }
         let decision = Decision::decide(&waiting.strict, &self.policy);
         let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
         match self.add(host, job) {
-            Ok(()) => self.wait(stream, waiting),
+            Ok(()) => self.wait(waiting),
             Err(error) => Some(self.not_asked(host, waiting, error, now)),
         }
     }
@@ -114,13 +126,13 @@ impl Worker {
         waiting: Waiting,
         error: StoreError,
         now: Instant,
-    ) -> Settled {
+    ) -> Step {
         host.count(self.metrics.store_error(error), 1);
         self.settle_without_store(host, waiting, now)
     }
 
-    fn wait(&mut self, stream: StreamId, waiting: Waiting) -> Option<Settled> {
-        self.streams.insert(stream, Stream::Waiting(Box::new(waiting)));
+    fn wait(&mut self, waiting: Waiting) -> Option<Step> {
+        self.streams.insert(waiting.request.stream, Stream::Waiting(Box::new(waiting)));
         None
     }
 
@@ -131,12 +143,12 @@ impl Worker {
         waiting: Waiting,
         result: Result<Answer, StoreError>,
         now: Instant,
-    ) -> Settled {
+    ) -> Step {
         let Ok(answer) = result else { return self.settle_without_store(host, waiting, now) };
         let judgements = judge(&waiting.strict, &answer.levels);
         match answer.admitted {
-            true => admitted(waiting, judgements),
-            false => self.refused(host, &waiting, &judgements, now),
+            true => self.admitted(host, waiting, judgements, now),
+            false => self.refused(host, waiting, &judgements, now),
         }
     }
 
@@ -151,15 +163,30 @@ impl Worker {
     fn refused(
         &mut self,
         host: &mut impl Host,
-        waiting: &Waiting,
+        waiting: Waiting,
         judgements: &[Judgement],
         now: Instant,
-    ) -> Settled {
-        self.give_back(host, waiting, now);
-        match blamed(judgements).or(judgements.first()) {
-            Some(blamed) => Settled::Refused(Refusal::rate_limited(blamed, &self.policy)),
+    ) -> Step {
+        self.give_back(host, &waiting, now);
+        let settled = match blamed(judgements).or(judgements.first()) {
+            Some(blamed) => Settled::Refused(Refusal::no_room(blamed, &self.policy)),
             None => Settled::Admitted(Vec::new()),
-        }
+        };
+        self.end(host, waiting.request, settled, now)
+    }
+
+    /// Ends a request that every level admits, with what all of them said.
+    fn admitted(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        more: Vec<Judgement>,
+        now: Instant,
+    ) -> Step {
+        let mut judgements = waiting.node.judgements;
+        judgements.extend(waiting.spent.unwrap_or_default());
+        judgements.extend(more);
+        self.end(host, waiting.request, Settled::Admitted(judgements), now)
     }
 
     /// Decides by each limit's `on_store_error` what the store, or a lease, has not decided.
@@ -168,7 +195,7 @@ impl Worker {
         host: &mut impl Host,
         waiting: Waiting,
         now: Instant,
-    ) -> Settled {
+    ) -> Step {
         let policy = Rc::clone(&self.policy);
         let undecided = if waiting.spent.is_some() { &[][..] } else { waiting.leased.as_slice() };
         let mut local = Vec::new();
@@ -178,7 +205,8 @@ impl Worker {
                 OnStoreError::Allow => {}
                 OnStoreError::Deny => {
                     self.give_back(host, &waiting, now);
-                    return Settled::Refused(Refusal::store_unavailable(charge.place, &policy));
+                    let refusal = Refusal::store_unavailable(charge.place, &policy);
+                    return self.end(host, waiting.request, Settled::Refused(refusal), now);
                 }
                 OnStoreError::Local { fraction_ppm } => local.push(Charge {
                     id: limit.fallback_id,
@@ -188,10 +216,10 @@ impl Worker {
             }
         }
         match self.charge_node(host, &local, now) {
-            Ok(charged) => admitted(waiting, charged.judgements),
+            Ok(charged) => self.admitted(host, waiting, charged.judgements, now),
             Err(refusal) => {
                 self.give_back(host, &waiting, now);
-                Settled::Refused(refusal)
+                self.end(host, waiting.request, Settled::Refused(refusal), now)
             }
         }
     }
@@ -219,7 +247,7 @@ impl Worker {
         }
         // Contention refuses without a level that says no: then the first one takes the blame.
         match blamed(&judgements).or(judgements.first()) {
-            Some(blamed) => Err(Refusal::rate_limited(blamed, &self.policy)),
+            Some(blamed) => Err(Refusal::no_room(blamed, &self.policy)),
             None => Ok(Charged::default()),
         }
     }
@@ -231,12 +259,4 @@ impl Worker {
             self.node.refund(host, &charges, &charged.at, now);
         }
     }
-}
-
-/// The end of a request that every level admits, with what all of them said.
-fn admitted(waiting: Waiting, more: Vec<Judgement>) -> Settled {
-    let mut judgements = waiting.node.judgements;
-    judgements.extend(waiting.spent.unwrap_or_default());
-    judgements.extend(more);
-    Settled::Admitted(judgements)
 }

@@ -1,6 +1,6 @@
 //! Sending what waits for the store, and delivering what came of it.
 
-use super::decide::{Settled, Waiting};
+use super::decide::Waiting;
 use super::group_commit::{Asker, Delivery, Job, Ticket};
 use super::judgement::judge;
 use super::worker::{Step, Stream, Worker};
@@ -33,7 +33,7 @@ impl Worker {
                 }
                 Delivery::Leases(stream, error) => {
                     self.deliver_to(host, stream, |worker, host, waiting| match error {
-                        None => worker.advance(host, stream, waiting, now),
+                        None => worker.advance(host, waiting, now),
                         Some(_) => Some(worker.settle_without_store(host, waiting, now)),
                     });
                 }
@@ -70,18 +70,13 @@ impl Worker {
         &mut self,
         host: &mut H,
         stream: StreamId,
-        go_on: impl FnOnce(&mut Self, &mut H, Waiting) -> Option<Settled>,
+        go_on: impl FnOnce(&mut Self, &mut H, Waiting) -> Option<Step>,
     ) {
         let Some(Stream::Waiting(waiting)) = self.streams.remove(&stream) else { return };
-        let grpc = waiting.grpc;
-        let step = match go_on(self, host, *waiting) {
-            None => return,
-            Some(Settled::Admitted(judgements)) => self.admit(host, stream, &judgements),
-            Some(Settled::Refused(refusal)) => self.refuse(host, &refusal, grpc),
-        };
-        match step {
-            Step::Reply(reply) => host.reply(stream, &reply),
-            Step::Continue | Step::Pause => host.resume(stream),
+        match go_on(self, host, *waiting) {
+            None | Some(Step::Pause) => {}
+            Some(Step::Continue) => host.resume(stream),
+            Some(Step::Reply(reply)) => host.reply(stream, &reply),
         }
     }
 

@@ -1,32 +1,69 @@
 //! How a request's decision ends: counted, and answered or let through.
 
+use super::decide::{Settled, Undecided};
 use super::group_commit::Asker;
 use super::judgement::{Judgement, blamed, judge, tightest};
 use super::worker::{Step, Stream, Worker};
 use super::{Outcome, RateLimitFields, Refusal};
-use crate::host::{Host, StreamId};
-use crate::policy::{Charge, RateLimitHeaders, Scope};
+use crate::host::Host;
+use crate::policy::{Charge, RateLimitHeaders, Shadow};
 use crate::store::Decision;
 use crate::units::Instant;
 
 impl Worker {
-    pub(super) fn admit(
+    /// Lets the request through, or refuses it.
+    pub(super) fn end(
         &mut self,
         host: &mut impl Host,
-        stream: StreamId,
-        judgements: &[Judgement],
+        request: Undecided,
+        settled: Settled,
+        now: Instant,
     ) -> Step {
-        let Some(tightest) = tightest(judgements) else {
-            host.count(self.metrics.admitted_without_limit(), 1);
-            return Step::Continue;
+        match settled {
+            Settled::Admitted(judgements) => self.admit(host, request, judgements),
+            Settled::Refused(refusal) => {
+                self.release(host, &request.shadow_slots, now);
+                self.refuse(host, &refusal, request.grpc)
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        host: &mut impl Host,
+        request: Undecided,
+        judgements: Vec<Judgement>,
+    ) -> Step {
+        let mut fields = None;
+        let metric = match tightest(&judgements) {
+            None => self.metrics.admitted_without_limit(),
+            Some(tightest) => {
+                let charge = &tightest.charge;
+                let always = self.policy.headers.rate_limit == RateLimitHeaders::Always;
+                if always && !charge.quota.is_in_flight() {
+                    fields = Some(RateLimitFields::about(tightest, &self.policy));
+                }
+                self.metrics.requests(charge.place, charge.level, Outcome::Admitted)
+            }
         };
-        let charge = &tightest.charge;
-        host.count(self.metrics.requests(charge.place, charge.level, Outcome::Admitted), 1);
-        if self.policy.headers.rate_limit == RateLimitHeaders::Always {
-            let fields = RateLimitFields::about(tightest, &self.policy);
-            self.streams.insert(stream, Stream::Admitted(fields));
+        host.count(metric, 1);
+        let mut slots = request.shadow_slots;
+        for Judgement { charge, .. } in judgements {
+            if charge.quota.is_in_flight() {
+                slots.push(charge);
+            }
+        }
+        if fields.is_some() || !slots.is_empty() {
+            self.streams.insert(request.stream, Stream::Admitted { fields, slots });
         }
         Step::Continue
+    }
+
+    /// Gives back slots of requests in flight.
+    pub(super) fn release(&mut self, host: &mut impl Host, slots: &[Charge], now: Instant) {
+        if !slots.is_empty() {
+            self.node.refund(host, slots, &[], now);
+        }
     }
 
     pub(super) fn refuse(&mut self, host: &mut impl Host, refusal: &Refusal, grpc: bool) -> Step {
@@ -42,32 +79,33 @@ impl Worker {
         Step::Reply(Box::new(refusal.reply(&self.policy, grpc)))
     }
 
-    /// Evaluates a limit by itself, without any effect on the request.
+    /// Evaluates a limit by itself, without any effect on the request. Returns the slots that the
+    /// request holds in it.
     pub(super) fn shadow(
         &mut self,
         host: &mut impl Host,
-        scope: Scope,
-        charges: Vec<Charge>,
+        shadow: Shadow,
         now: Instant,
-    ) {
-        if charges.is_empty() {
-            return;
-        }
-        match scope {
-            Scope::Node => {
-                let outcome = self.node.decide(host, &charges, now);
-                self.count_shadow(host, &judge(&charges, &outcome.verdicts));
-            }
-            Scope::Global => {
-                let asker = Asker::Shadow(charges.as_slice().into());
-                let decision = Decision::decide(&charges, &self.policy);
-                let job = self.job(asker, decision, now.plus(self.store_timeout()));
-                // A limit that is only watched may miss a request, but must not disturb one.
-                if let Err(error) = self.add(host, job) {
-                    host.count(self.metrics.store_error(error), 1);
-                }
+    ) -> Vec<Charge> {
+        let Shadow { mut node, global } = shadow;
+        if !node.is_empty() {
+            let outcome = self.node.decide(host, &node, now);
+            if !outcome.admitted {
+                self.count_shadow(host, &judge(&node, &outcome.verdicts));
+                return Vec::new();
             }
         }
+        if !global.is_empty() {
+            let asker = Asker::Shadow(global.as_slice().into());
+            let decision = Decision::decide(&global, &self.policy);
+            let job = self.job(asker, decision, now.plus(self.store_timeout()));
+            // A limit that is only watched may miss a request, but must not disturb one.
+            if let Err(error) = self.add(host, job) {
+                host.count(self.metrics.store_error(error), 1);
+            }
+        }
+        node.retain(|charge| charge.quota.is_in_flight());
+        node
     }
 
     pub(super) fn count_shadow(&self, host: &mut impl Host, judgements: &[Judgement]) {

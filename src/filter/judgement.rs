@@ -16,11 +16,13 @@ pub(super) fn judge(charges: &[Charge], verdicts: &[Verdict]) -> Vec<Judgement> 
     pairs.map(|(charge, verdict)| Judgement { charge, verdict }).collect()
 }
 
-/// The level with the least left; of several, the one that is free again last.
+/// The level with the least left; of several, the one that is free again last. What is left of a
+/// cap on requests in flight tells little about the next request, so such a level counts only where
+/// there is no other.
 pub(super) fn tightest(judgements: &[Judgement]) -> Option<&Judgement> {
-    judgements.iter().min_by_key(|judgement| {
-        let verdict = &judgement.verdict;
-        (verdict.remaining, std::cmp::Reverse(verdict.reset_after))
+    judgements.iter().min_by_key(|Judgement { charge, verdict }| {
+        let left = (verdict.remaining, std::cmp::Reverse(verdict.reset_after));
+        (charge.quota.is_in_flight(), left)
     })
 }
 

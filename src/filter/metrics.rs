@@ -13,6 +13,15 @@ use crate::store::leases::LeaseEvents;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MetricId(pub usize);
 
+/// What a metric does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It grows.
+    Counter,
+    /// It is set.
+    Gauge,
+}
+
 /// How a request ended, as far as limits are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -29,6 +38,8 @@ pub enum Outcome {
 pub enum Code {
     /// A window or GCRA level has no room.
     RateLimited,
+    /// A cap on requests in flight is full.
+    ConcurrencyLimited,
     /// The store is out of reach and the limit says `deny`.
     StoreUnavailable,
     /// No identity where one is required.
@@ -51,8 +62,9 @@ pub struct Metrics {
 const LEASE_EVENTS: [&str; 4] = ["granted", "spent", "returned", "expired"];
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
-const CODES: [Code; 6] = [
+const CODES: [Code; 7] = [
     Code::RateLimited,
+    Code::ConcurrencyLimited,
     Code::StoreUnavailable,
     Code::IdentityMissing,
     Code::IdentityAmbiguous,
@@ -68,7 +80,8 @@ const EVICTIONS: MetricId = MetricId(3);
 const GIVEN_UP: MetricId = MetricId(4);
 const STORE_OK: MetricId = MetricId(5);
 const LEASE_UNITS: [MetricId; 4] = [MetricId(6), MetricId(7), MetricId(8), MetricId(9)];
-const FIXED: usize = 10;
+const IN_FLIGHT: MetricId = MetricId(10);
+const FIXED: usize = 11;
 
 impl Code {
     /// The name in answers and metrics.
@@ -76,6 +89,7 @@ impl Code {
     pub const fn name(self) -> &'static str {
         match self {
             Self::RateLimited => "rate_limited",
+            Self::ConcurrencyLimited => "concurrency_limited",
             Self::StoreUnavailable => "store_unavailable",
             Self::IdentityMissing => "identity_missing",
             Self::IdentityAmbiguous => "identity_ambiguous",
@@ -87,11 +101,12 @@ impl Code {
     const fn index(self) -> usize {
         match self {
             Self::RateLimited => 0,
-            Self::StoreUnavailable => 1,
-            Self::IdentityMissing => 2,
-            Self::IdentityAmbiguous => 3,
-            Self::IdentityInvalid => 4,
-            Self::TenantMismatch => 5,
+            Self::ConcurrencyLimited => 1,
+            Self::StoreUnavailable => 2,
+            Self::IdentityMissing => 3,
+            Self::IdentityAmbiguous => 4,
+            Self::IdentityInvalid => 5,
+            Self::TenantMismatch => 6,
         }
     }
 }
@@ -139,6 +154,7 @@ impl Metrics {
             "fairshare_store_calls.result=ok".to_owned(),
         ];
         names.extend(LEASE_EVENTS.map(|event| format!("fairshare_lease_units.event={event}")));
+        names.push("fairshare_in_flight".to_owned());
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -157,6 +173,18 @@ impl Metrics {
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// What the metric does.
+    #[must_use]
+    pub fn kind(&self, metric: MetricId) -> MetricKind {
+        if metric == IN_FLIGHT { MetricKind::Gauge } else { MetricKind::Counter }
+    }
+
+    /// Requests of the process that hold a slot now.
+    #[must_use]
+    pub const fn in_flight(&self) -> MetricId {
+        IN_FLIGHT
     }
 
     /// Requests that no limit matched.

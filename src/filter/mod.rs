@@ -18,6 +18,6 @@ mod refusal;
 mod worker;
 
 pub use fields::RateLimitFields;
-pub use metrics::{Code, MetricId, Metrics, Outcome};
+pub use metrics::{Code, MetricId, MetricKind, Metrics, Outcome};
 pub use refusal::{Refusal, Reply};
 pub use worker::{Step, Worker};

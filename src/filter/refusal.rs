@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::fields::policy_name;
 use super::judgement::Judgement;
 use super::{Code, RateLimitFields};
 use crate::policy::{IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, TenantSource};
@@ -81,7 +82,7 @@ impl Reply {
 
 impl Refusal {
     /// The refusal by a level that has no room.
-    pub(super) fn rate_limited(blamed: &Judgement, policy: &Policy) -> Self {
+    pub(super) fn no_room(blamed: &Judgement, policy: &Policy) -> Self {
         let Judgement { charge, verdict } = blamed;
         let limit = limit_name(policy, charge.place);
         let whose = match charge.level {
@@ -90,17 +91,18 @@ impl Refusal {
             Level::Credential => "this credential",
             Level::Client => "this client address",
         };
+        let (code, hint) = match charge.quota.is_in_flight() {
+            true => (Code::ConcurrencyLimited, "when one of them has ended"),
+            false => (Code::RateLimited, "and spread requests out"),
+        };
         let detail = if charge.quota.capacity() == 0 {
             format!("Limit {limit} allows {whose} nothing; ask its operator to raise it.")
         } else {
             let seconds = retry_seconds(verdict.retry_after);
-            format!(
-                "Limit {limit} allows {whose} {}; retry in {seconds} s, and spread requests out.",
-                charge.quota
-            )
+            format!("Limit {limit} allows {whose} {}; retry in {seconds} s, {hint}.", charge.quota)
         };
         Self {
-            code: Code::RateLimited,
+            code,
             place: Some(charge.place),
             level: Some(charge.level),
             detail,
@@ -186,9 +188,12 @@ impl Refusal {
             level,
             detail: &self.detail,
             retry_after,
-            violated_policies: limit
-                .zip(level)
-                .map(|(limit, level)| format!("{limit}.{level}"))
+            violated_policies: self
+                .place
+                .zip(self.level)
+                .map(|(place, level)| {
+                    policy_name(policy, place, level, self.code == Code::ConcurrencyLimited)
+                })
                 .into_iter()
                 .collect(),
         };
@@ -205,6 +210,9 @@ impl Code {
                 r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 title: "Too many requests",
             },
+            Self::ConcurrencyLimited => {
+                Form { title: "Too many requests in flight", ..Self::RateLimited.form() }
+            }
             Self::StoreUnavailable => Form {
                 status: 503,
                 grpc_status: 14, // UNAVAILABLE

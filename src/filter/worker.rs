@@ -5,21 +5,23 @@
 //! | state    | request headers            | store's answer or failure | response headers | end |
 //! |----------|----------------------------|---------------------------|------------------|-----|
 //! | new      | passed, admitted, refused, waiting | –                 | –                | –   |
-//! | waiting  | –                          | admitted or refused       | –                | its node units go back |
-//! | admitted | –                          | –                         | fields are added | gone |
+//! | waiting  | –                          | admitted or refused       | –                | its units and slots go back |
+//! | admitted | –                          | –                         | fields are added | its slots go back |
 //!
-//! A request that is passed or refused leaves no state behind.
+//! A request that is passed or refused leaves no state behind, and one that is admitted none but its
+//! slots and the fields that its answer will have. The end comes once for every request, however it
+//! ended; only where the host's VM is lost does it never come.
 
 use std::rc::Rc;
 
 use super::breaker::Breaker;
-use super::decide::Waiting;
+use super::decide::{Undecided, Waiting};
 use super::group_commit::GroupCommit;
 use super::leasing::Questions;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
-use crate::policy::{HeaderMap, Identity, Mode, Policy, RequestView};
+use crate::policy::{Charge, HeaderMap, Identity, Limit, Mode, Policy, RequestView};
 use crate::store::StoreError;
 use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
@@ -56,7 +58,12 @@ pub struct Worker {
 #[derive(Debug)]
 pub(super) enum Stream {
     Waiting(Box<Waiting>),
-    Admitted(RateLimitFields),
+    Admitted {
+        /// For the answer.
+        fields: Option<RateLimitFields>,
+        /// Slots that it holds until it ends.
+        slots: Vec<Charge>,
+    },
 }
 
 impl Worker {
@@ -82,11 +89,12 @@ impl Worker {
         &self.metrics
     }
 
-    /// How often [`on_tick`](Self::on_tick) is needed; never without a store.
+    /// How often [`on_tick`](Self::on_tick) is needed. Where nothing waits or is held, it keeps the
+    /// gauge right that an earlier configuration may have left behind.
     #[must_use]
-    pub fn tick_period(&self) -> Option<Span> {
-        const PERIOD: Span = Span::from_millis(100);
-        self.policy.store.as_ref().map(|_| PERIOD)
+    pub fn tick_period(&self) -> Span {
+        let caps = self.policy.limits.iter().any(Limit::caps_in_flight);
+        Span::from_millis(if caps || self.policy.store.is_some() { 100 } else { 1000 })
     }
 
     /// A request's headers have arrived.
@@ -116,31 +124,37 @@ impl Worker {
             Err(_) => Identity::unknown(client),
         };
         let mut plan = policy.plan(&request, &identity);
-        for (scope, charges) in std::mem::take(&mut plan.shadows) {
-            self.shadow(host, scope, charges, now);
+        let mut shadow_slots = Vec::new();
+        for shadow in std::mem::take(&mut plan.shadows) {
+            shadow_slots.extend(self.shadow(host, shadow, now));
         }
-        self.decide(host, stream, request.is_grpc(), plan, now)
+        self.decide(host, Undecided { stream, grpc: request.is_grpc(), shadow_slots }, plan, now)
     }
 
     /// The fields to add to an admitted request's response headers.
     #[must_use]
     pub fn on_response(&mut self, stream: StreamId) -> Option<RateLimitFields> {
-        match self.streams.remove(&stream) {
-            Some(Stream::Admitted(fields)) => Some(fields),
-            Some(waiting @ Stream::Waiting(_)) => {
-                // Another filter answers while the request waits; its end is still to come.
-                self.streams.insert(stream, waiting);
-                None
-            }
-            None => None,
+        // Where another filter answers while the request waits, its end is still to come.
+        let Some(Stream::Admitted { fields, slots }) = self.streams.get_mut(&stream) else {
+            return None;
+        };
+        let fields = fields.take();
+        if slots.is_empty() {
+            self.streams.remove(&stream);
         }
+        fields
     }
 
     /// The request is over, in whatever way.
     pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
-        if let Some(Stream::Waiting(waiting)) = self.streams.remove(&stream) {
-            self.give_back(host, &waiting, now);
-            host.count(self.metrics.errored(), 1);
+        match self.streams.remove(&stream) {
+            Some(Stream::Waiting(waiting)) => {
+                self.give_back(host, &waiting, now);
+                self.release(host, &waiting.request.shadow_slots, now);
+                host.count(self.metrics.errored(), 1);
+            }
+            Some(Stream::Admitted { slots, .. }) => self.release(host, &slots, now),
+            None => {}
         }
     }
 
@@ -171,5 +185,20 @@ impl Worker {
         self.return_leftovers(now);
         self.count_lease_events(host);
         self.on_wake(host, now);
+        self.node.renew(host, now);
+        let holding = self.streams.values().filter(|stream| stream.holds_slots()).count();
+        let holding = u64::try_from(holding).unwrap_or(u64::MAX);
+        if let Some(in_flight) = self.node.tally(host, holding, now) {
+            host.set_gauge(self.metrics.in_flight(), in_flight);
+        }
+    }
+}
+
+impl Stream {
+    fn holds_slots(&self) -> bool {
+        match self {
+            Self::Waiting(waiting) => waiting.holds_slots(),
+            Self::Admitted { slots, .. } => !slots.is_empty(),
+        }
     }
 }

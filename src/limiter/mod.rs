@@ -10,9 +10,11 @@
 //! - a window never admits more than its limit in any interval `[t, t + window)`;
 //! - GCRA never admits more than `burst + rate·t/per` in any interval of length `t`;
 //! - whoever comes back after `retry_after`, and nobody else came, is admitted;
-//! - a refund gives back at most what its charge still holds.
+//! - a refund gives back at most what its charge still holds;
+//! - a cap on requests in flight is never exceeded while the shares of all holders are valid.
 
 mod gcra;
+mod in_flight;
 mod quota;
 #[cfg(test)]
 mod reference;
@@ -20,6 +22,7 @@ mod usage;
 mod window;
 
 pub use gcra::GcraUsage;
-pub use quota::{GcraQuota, Quota, WindowQuota};
+pub use in_flight::{InFlightUsage, SHARE_LEASE, SHARES_MAX, Share};
+pub use quota::{GcraQuota, InFlightQuota, Quota, WindowQuota};
 pub use usage::{Usage, Verdict};
 pub use window::WindowUsage;

@@ -1,5 +1,5 @@
-//! What a level of a limit allows: the compiled form of `{"requests", "window"}` and of
-//! `{"rate", "per", "burst"}`.
+//! What a level of a limit allows: the compiled form of `{"requests", "window"}`, of
+//! `{"rate", "per", "burst"}`, and of a cap on requests in flight.
 
 use std::fmt;
 
@@ -12,6 +12,8 @@ pub enum Quota {
     Window(WindowQuota),
     /// At most `burst` units at an instant, and `burst + rate·t/per` in any interval `t`.
     Gcra(GcraQuota),
+    /// At most so many requests at the same time.
+    InFlight(InFlightQuota),
 }
 
 /// A sliding window. The window is never empty.
@@ -35,22 +37,38 @@ pub struct GcraQuota {
     pub burst: u64,
 }
 
+/// A cap on requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlightQuota {
+    /// Requests that may be under way at the same time. Zero refuses everything.
+    pub requests: u64,
+}
+
 impl Quota {
+    /// Whether it is a cap on requests in flight: its units are held until the request ends.
+    #[must_use]
+    pub const fn is_in_flight(&self) -> bool {
+        matches!(self, Self::InFlight(_))
+    }
+
     /// The most units that can be admitted at one instant.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self {
             Self::Window(quota) => quota.requests,
             Self::Gcra(quota) => quota.burst,
+            Self::InFlight(quota) => quota.requests,
         }
     }
 
-    /// The time after which a wholly spent level is wholly free again.
+    /// The time after which a wholly spent level is wholly free again; of a cap on requests in
+    /// flight, which no one knows, a second.
     #[must_use]
     pub fn period(&self) -> Span {
         match self {
             Self::Window(quota) => quota.window,
             Self::Gcra(quota) => quota.refill_time(),
+            Self::InFlight(_) => InFlightQuota::period(),
         }
     }
 
@@ -74,6 +92,9 @@ impl Quota {
                     per: Span::from_nanos(per),
                     burst: share(quota.burst),
                 })
+            }
+            Self::InFlight(quota) => {
+                Self::InFlight(InFlightQuota { requests: share(quota.requests) })
             }
         }
     }
@@ -99,6 +120,7 @@ impl fmt::Display for Quota {
             Self::Gcra(quota) => {
                 write!(f, "{} requests per {}, burst {}", quota.rate, quota.per, quota.burst)
             }
+            Self::InFlight(quota) => write!(f, "{} requests at a time", quota.requests),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GcraUsage, Quota, WindowUsage};
+use super::{GcraUsage, InFlightUsage, Quota, WindowUsage};
 use crate::units::{Instant, Span};
 
 /// What one subject has used of one level of a limit.
@@ -12,6 +12,8 @@ pub enum Usage {
     Window(WindowUsage),
     /// Of a GCRA level.
     Gcra(GcraUsage),
+    /// Of a cap on requests in flight.
+    InFlight(InFlightUsage),
 }
 
 /// What a level says to a request, and what a person may be told about it.
@@ -37,6 +39,7 @@ impl Usage {
         match quota {
             Quota::Window(_) => Self::Window(WindowUsage::default()),
             Quota::Gcra(_) => Self::Gcra(GcraUsage::default()),
+            Quota::InFlight(_) => Self::InFlight(InFlightUsage::default()),
         }
     }
 
@@ -46,14 +49,14 @@ impl Usage {
         match (self, quota) {
             (Self::Window(usage), Quota::Window(quota)) => usage.peek(quota, cost, now),
             (Self::Gcra(usage), Quota::Gcra(quota)) => usage.peek(quota, cost, now),
-            (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
-                self.in_form_of(quota).peek(quota, cost, now)
-            }
+            (Self::InFlight(usage), Quota::InFlight(quota)) => usage.peek(*quota, cost, now),
+            _ => self.in_form_of(quota).peek(quota, cost, now),
         }
     }
 
     /// Charges `cost` units, whether or not they fit, and returns the time at which they stand:
-    /// `now`, or the latest time that this usage has seen.
+    /// `now`, or the latest time that this usage has seen. Slots of requests in flight are not
+    /// charged but [asserted](InFlightUsage::assert).
     pub fn charge(&mut self, quota: &Quota, cost: u64, now: Instant) -> Instant {
         self.take_form_of(quota);
         match (self, quota) {
@@ -82,9 +85,8 @@ impl Usage {
         match (self, quota) {
             (Self::Window(usage), Quota::Window(quota)) => usage.expires_at(quota),
             (Self::Gcra(usage), Quota::Gcra(quota)) => usage.expires_at(quota),
-            (Self::Window(_), Quota::Gcra(_)) | (Self::Gcra(_), Quota::Window(_)) => {
-                self.in_form_of(quota).expires_at(quota)
-            }
+            (Self::InFlight(usage), Quota::InFlight(_)) => usage.expires_at(),
+            _ => self.in_form_of(quota).expires_at(quota),
         }
     }
 
@@ -101,6 +103,7 @@ impl Usage {
     pub fn envelope(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Gcra(one), Self::Gcra(other)) => Self::Gcra(one.envelope(other)),
+            (Self::InFlight(one), Self::InFlight(other)) => Self::InFlight(one.envelope(other)),
             _ => {
                 let units = self.units().max(other.units());
                 Self::Window(WindowUsage::spent_at(self.latest().max(other.latest()), units))
@@ -113,6 +116,7 @@ impl Usage {
         match self {
             Self::Window(usage) => usage.units(),
             Self::Gcra(usage) => usage.units_at_last(),
+            Self::InFlight(usage) => usage.used(Instant::ORIGIN),
         }
     }
 
@@ -121,6 +125,7 @@ impl Usage {
         match self {
             Self::Window(usage) => usage.clamp(Instant::ORIGIN),
             Self::Gcra(usage) => usage.clamp(Instant::ORIGIN),
+            Self::InFlight(_) => Instant::ORIGIN,
         }
     }
 
@@ -128,7 +133,11 @@ impl Usage {
     /// counts as spent when it was last charged: stricter than before, never freer.
     fn in_form_of(&self, quota: &Quota) -> Self {
         match (self, quota) {
-            (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_)) => self.clone(),
+            (Self::Window(_), Quota::Window(_))
+            | (Self::Gcra(_), Quota::Gcra(_))
+            | (Self::InFlight(_), Quota::InFlight(_)) => self.clone(),
+            // Slots are kept under a number of their own, so nothing ever changes into their form.
+            (_, Quota::InFlight(_)) => Self::none(quota),
             (_, Quota::Gcra(gcra)) => {
                 let units = self.units().min(gcra.burst);
                 Self::Gcra(GcraUsage::spent_at(gcra, self.latest(), units))
@@ -143,7 +152,9 @@ impl Usage {
     fn take_form_of(&mut self, quota: &Quota) {
         if !matches!(
             (&*self, quota),
-            (Self::Window(_), Quota::Window(_)) | (Self::Gcra(_), Quota::Gcra(_))
+            (Self::Window(_), Quota::Window(_))
+                | (Self::Gcra(_), Quota::Gcra(_))
+                | (Self::InFlight(_), Quota::InFlight(_))
         ) {
             *self = self.in_form_of(quota);
         }

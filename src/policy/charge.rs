@@ -1,7 +1,8 @@
 //! What a request is charged to: the levels of the limits that match it and apply to its identity.
 
 use super::{
-    Consistency, Identity, LEVELS, Level, Limit, LimitId, Mode, Policy, RequestView, Scope, Subject,
+    Consistency, Identity, LEVELS, Level, Levels, LimitId, Mode, Policy, RequestView, Scope,
+    Subject,
 };
 use crate::limiter::Quota;
 
@@ -31,8 +32,17 @@ pub struct Plan {
     pub leased: Vec<Charge>,
     /// In the store, together.
     pub strict: Vec<Charge>,
-    /// By themselves, only to be counted: one limit each, with where it is decided.
-    pub shadows: Vec<(Scope, Vec<Charge>)>,
+    /// By themselves, only to be counted.
+    pub shadows: Vec<Shadow>,
+}
+
+/// The charges of a limit in shadow mode, by how they are decided.
+#[derive(Debug, Default)]
+pub struct Shadow {
+    /// On the node, together.
+    pub node: Vec<Charge>,
+    /// In the store, together, where the node has room.
+    pub global: Vec<Charge>,
 }
 
 impl Policy {
@@ -42,24 +52,40 @@ impl Policy {
         let mut plan = Plan::default();
         let matching = self.limits.iter().enumerate().filter(|(_, l)| l.matcher.matches(request));
         for (place, limit) in matching {
-            let charges = self.charges(place, limit, identity);
-            match (limit.shadow || self.mode == Mode::Shadow, limit.scope) {
-                _ if charges.is_empty() => {}
-                (true, scope) => plan.shadows.push((scope, charges)),
-                (false, Scope::Node) => plan.node.extend(charges),
-                (false, Scope::Global) => match limit.consistency {
-                    Consistency::Leased => plan.leased.extend(charges),
-                    Consistency::Strict => plan.strict.extend(charges),
-                },
+            let rates = limit.levels_for(identity.tenant_name);
+            let rates = self.charges(place, limit.id, limit.cost, &rates, identity);
+            let slots = limit.in_flight_for(identity.tenant_name);
+            let slots = self.charges(place, limit.in_flight_id, 1, &slots, identity);
+            if limit.shadow || self.mode == Mode::Shadow {
+                let mut shadow = Shadow::default();
+                match limit.scope {
+                    Scope::Node => shadow.node.extend(rates),
+                    Scope::Global => shadow.global.extend(rates),
+                }
+                shadow.node.extend(slots);
+                plan.shadows.push(shadow);
+                continue;
             }
+            match (limit.scope, limit.consistency) {
+                (Scope::Node, _) => plan.node.extend(rates),
+                (Scope::Global, Consistency::Leased) => plan.leased.extend(rates),
+                (Scope::Global, Consistency::Strict) => plan.strict.extend(rates),
+            }
+            plan.node.extend(slots);
         }
         plan
     }
 
-    /// The charges of the limit at `place`.
-    fn charges(&self, place: usize, limit: &Limit, identity: &Identity<'_>) -> Vec<Charge> {
-        let levels = limit.levels_for(identity.tenant_name);
-        let charge = |level: Level| {
+    /// The charges of the limit at `place` for `levels`, which are counted under `id`.
+    fn charges(
+        &self,
+        place: usize,
+        id: LimitId,
+        cost: u64,
+        levels: &Levels,
+        identity: &Identity<'_>,
+    ) -> impl Iterator<Item = Charge> {
+        let charge = move |level: Level| {
             let subject = match level {
                 Level::Shared => None,
                 Level::Tenant => Some(identity.tenant?),
@@ -68,8 +94,8 @@ impl Policy {
             };
             let applies = subject.is_none() || self.fair_share;
             let quota = levels.get(level).filter(|_| applies)?;
-            Some(Charge { place, id: limit.id, level, subject, quota, cost: limit.cost })
+            Some(Charge { place, id, level, subject, quota, cost })
         };
-        LEVELS.into_iter().filter_map(charge).collect()
+        LEVELS.into_iter().filter_map(charge)
     }
 }

@@ -84,6 +84,8 @@ pub struct Limit {
     pub id: LimitId,
     /// The number under which the node counts while the store is out of reach.
     pub fallback_id: LimitId,
+    /// The number under which requests in flight are counted.
+    pub in_flight_id: LimitId,
     /// The requests to which it applies.
     pub matcher: Matcher,
     /// Where its usage is counted.
@@ -94,6 +96,10 @@ pub struct Limit {
     pub levels: Levels,
     /// What replaces `levels` for some tenants; the shared level is never among it.
     pub overrides: BTreeMap<String, Levels>,
+    /// Caps on requests in flight. They hold on each node, whatever the scope.
+    pub in_flight: Levels,
+    /// What replaces `in_flight` for some tenants; the shared level is never among it.
+    pub in_flight_overrides: BTreeMap<String, Levels>,
     /// Units that one request spends. At least one.
     pub cost: u64,
     /// What happens while the store is out of reach.
@@ -145,20 +151,57 @@ impl LimitId {
     pub fn of_fallback(name: &str) -> Self {
         Self(fnv1a(format!("{name}!local").as_bytes()))
     }
+
+    /// The number under which the node counts requests in flight for the limit called `name`.
+    #[must_use]
+    pub fn of_in_flight(name: &str) -> Self {
+        Self(fnv1a(format!("{name}!in_flight").as_bytes()))
+    }
 }
 
 impl Limit {
     /// What the limit's levels allow the tenant called `name`.
     #[must_use]
     pub fn levels_for(&self, name: Option<&str>) -> Levels {
-        match name.and_then(|name| self.overrides.get(name)) {
-            Some(replacing) => self.levels.replaced_by(replacing),
-            None => self.levels,
-        }
+        replaced(&self.levels, &self.overrides, name)
+    }
+
+    /// Whether it has this level, for rates or for requests in flight, where no override adds it.
+    #[must_use]
+    pub const fn has(&self, level: Level) -> bool {
+        self.levels.get(level).is_some() || self.in_flight.get(level).is_some()
+    }
+
+    /// Whether it caps requests in flight, if only for some tenants.
+    #[must_use]
+    pub fn caps_in_flight(&self) -> bool {
+        !self.in_flight.is_empty() || !self.in_flight_overrides.is_empty()
+    }
+
+    /// How many requests the tenant called `name` may have in flight.
+    #[must_use]
+    pub fn in_flight_for(&self, name: Option<&str>) -> Levels {
+        replaced(&self.in_flight, &self.in_flight_overrides, name)
     }
 }
 
 impl Levels {
+    /// What `quota` gives for each level.
+    pub fn from_fn(quota: impl Fn(Level) -> Option<Quota>) -> Self {
+        Self {
+            shared: quota(Level::Shared),
+            tenant: quota(Level::Tenant),
+            credential: quota(Level::Credential),
+            client: quota(Level::Client),
+        }
+    }
+
+    /// Whether there is no level.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        LEVELS.into_iter().all(|level| self.get(level).is_none())
+    }
+
     /// What `level` allows, if the limit has it.
     #[must_use]
     pub const fn get(&self, level: Level) -> Option<Quota> {
@@ -182,6 +225,13 @@ impl Levels {
             credential: either(other.credential, self.credential),
             client: either(other.client, self.client),
         }
+    }
+}
+
+fn replaced(levels: &Levels, overrides: &BTreeMap<String, Levels>, tenant: Option<&str>) -> Levels {
+    match tenant.and_then(|tenant| overrides.get(tenant)) {
+        Some(replacing) => levels.replaced_by(replacing),
+        None => *levels,
     }
 }
 

@@ -14,7 +14,7 @@ mod request;
 
 pub use attributes::{Attributes, Wanted};
 pub use binding::{Bindings, MAX_BINDINGS};
-pub use charge::{Charge, Plan};
+pub use charge::{Charge, Plan, Shadow};
 pub use client::{Client, ClientPolicy};
 pub use digest::{Digester, Subject};
 pub use header_map::{HeaderMap, Pairs};

@@ -108,7 +108,8 @@ impl LeaseTerms {
                 let burst = gcra.burst.saturating_sub(gcra.leaked_within(life));
                 Quota::Gcra(GcraQuota { burst, ..gcra })
             }
-            gcra @ Quota::Gcra(_) => gcra,
+            // Requests in flight are counted on each node, never leased.
+            as_it_is @ (Quota::Gcra(_) | Quota::InFlight(_)) => as_it_is,
         };
         Self { life, ahead, charged }
     }

@@ -6,19 +6,35 @@
 //! and decided anew; where it has no room any more, what was already written is taken back. So
 //! nothing is ever admitted beyond a limit, and a refused request ends with nothing spent.
 //!
+//! Slots of requests in flight are charges as well, but of another kind: what a worker writes is not
+//! one more or one less but the number of slots that it holds, from its own memory
+//! ([`crate::limiter::Share`]). They are given back by [`NodeStore::refund`] when the request ends.
+//!
 //! Memory: four levels, the shared one a single cell, the others [`SLOTS`] slots of normally at
 //! most [`SLOT_BYTES`](super::slab::SLOT_BYTES) each: 24 MiB, however many subjects there are.
 
-use super::cell::{Cell, CellOutcome};
+use std::cell::Cell as StdCell;
+
+use super::cell::{Cell, CellOutcome, rewrite, set_shares};
+use super::holdings::Holdings;
+use super::numbers::next_number;
+use super::record::Record;
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
 use super::slab::Fingerprint;
-use crate::limiter::Verdict;
-use crate::policy::{Charge, Level, Subject};
+use crate::limiter::{Share, Verdict};
+use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::Instant;
 
 /// Slots of each level but the shared one. It never depends on the configuration, so that a change
 /// of the configuration finds all usage where it was.
 pub const SLOTS: u64 = 2048;
+
+/// The key that numbers the holders of slots, for all namespaces.
+const HOLDERS: &str = "fairshare/1/holders";
+
+/// The key under which workers tell how many of their requests hold slots; one for the process,
+/// whatever the namespaces, as there is one metric that shows it.
+const TALLY: &str = "fairshare/1/in_flight";
 
 /// What the node says to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +58,7 @@ pub struct NodeStore {
     /// Spreads subjects over slots in a way that nobody outside can predict.
     seed: Option<u64>,
     seed_candidate: u64,
+    own: Holdings,
 }
 
 impl NodeStore {
@@ -49,7 +66,12 @@ impl NodeStore {
     /// becomes everyone's.
     #[must_use]
     pub fn new(namespace: &str, seed_candidate: u64) -> Self {
-        Self { prefix: format!("fairshare/1/{namespace}/"), seed: None, seed_candidate }
+        Self {
+            prefix: format!("fairshare/1/{namespace}/"),
+            seed: None,
+            seed_candidate,
+            own: Holdings::new(seed_candidate),
+        }
     }
 
     /// Decides all charges, and charges them if every one fits.
@@ -72,17 +94,22 @@ impl NodeStore {
         let mut seen = Vec::with_capacity(cells.len());
         for cell in &cells {
             let Ok(value) = shared.get(&cell.key) else { return NodeOutcome::gave_up(charges) };
-            outcome.admitted &= cell.peek(&value.bytes, charges, now, &mut outcome.verdicts);
+            let verdicts = &mut outcome.verdicts;
+            outcome.admitted &= cell.peek(&value.bytes, charges, &self.own, now, verdicts);
             seen.push(value);
         }
         if outcome.admitted {
-            charge_all(shared, &cells, seen, charges, now, &mut outcome);
+            self.charge_all(shared, &cells, seen, charges, now, &mut outcome);
+        }
+        if outcome.admitted {
+            charges.iter().for_each(|charge| self.own.change(charge, 1, 0, now));
         }
         outcome
     }
 
-    /// Takes back charges that [`decide`](Self::decide) made; `charged_at` is what it returned.
-    /// Where the host fails or contention outlasts every try, the units stay spent.
+    /// Takes back charges that [`decide`](Self::decide) made; `charged_at` is what it returned, or
+    /// nothing where slots alone are given back. Where the host fails or contention outlasts every
+    /// try, units stay spent, and slots are given back by the next [renewal](Self::renew).
     pub fn refund(
         &mut self,
         shared: &mut impl SharedData,
@@ -90,9 +117,77 @@ impl NodeStore {
         charged_at: &[Instant],
         now: Instant,
     ) {
+        charges.iter().for_each(|charge| self.own.change(charge, 0, 1, now));
         let Ok(cells) = self.cells(shared, charges) else { return };
         for cell in &cells {
-            cell.refund(shared, charges, charged_at, now);
+            cell.refund(shared, charges, charged_at, &mut self.own, now);
+        }
+    }
+
+    /// Writes the shares of slots that are held again, those whose turn it is.
+    pub fn renew(&mut self, shared: &mut impl SharedData, now: Instant) {
+        let due = self.own.due(now);
+        if due.is_empty() {
+            return;
+        }
+        let Ok(seed) = self.seed(shared) else { return };
+        for place in due {
+            let shares = self.own.shares(&place, now);
+            let (key, fingerprint) = self.address(place.0, place.1, seed);
+            let change = |record: &mut Record| set_shares(record, &shares, now);
+            let written = rewrite(shared, &key, fingerprint, now, &change);
+            if written {
+                self.own.written(&place, now);
+            }
+        }
+    }
+
+    /// Tells that `count` requests of this worker hold slots, and returns how many of the process
+    /// do. None where that cannot be known now.
+    pub fn tally(&mut self, shared: &mut impl SharedData, count: u64, now: Instant) -> Option<u64> {
+        let everything = LimitId::of_in_flight("");
+        let share = Share::new(self.own.holder().unwrap_or_default(), count, now);
+        let all = StdCell::new(0);
+        let tell = |record: &mut Record| {
+            record.set_slots(everything, share, now);
+            all.set(record.slots(everything, share, now).used(now));
+        };
+        rewrite(shared, TALLY, Fingerprint::ONLY, now, &tell).then(|| all.get())
+    }
+
+    /// Writes every cell; where one has no room any more, takes back those before it.
+    fn charge_all(
+        &mut self,
+        shared: &mut impl SharedData,
+        cells: &[Cell],
+        seen: Vec<Versioned>,
+        charges: &[Charge],
+        now: Instant,
+        outcome: &mut NodeOutcome,
+    ) {
+        outcome.charged_at = vec![now; charges.len()];
+        for (position, (cell, value)) in cells.iter().zip(seen).enumerate() {
+            match cell.charge(shared, value, charges, &self.own, now, &mut outcome.verdicts) {
+                CellOutcome::Charged(times, evicted) => {
+                    outcome.evicted = outcome.evicted.saturating_add(evicted);
+                    for (member, at) in cell.members.iter().zip(times) {
+                        if let Some(slot) = outcome.charged_at.get_mut(*member) {
+                            *slot = at;
+                        }
+                    }
+                    continue;
+                }
+                CellOutcome::Refused => {}
+                CellOutcome::GaveUp => outcome.gave_up = true,
+            }
+            for written in cells.iter().take(position) {
+                // Until it is written that they are not held, their shares are to be written again.
+                written.of(charges).for_each(|charge| self.own.change(charge, 0, 0, now));
+                written.refund(shared, charges, &outcome.charged_at, &mut self.own, now);
+            }
+            outcome.admitted = false;
+            outcome.charged_at.clear();
+            return;
         }
     }
 
@@ -102,20 +197,20 @@ impl NodeStore {
         charges: &[Charge],
     ) -> Result<Vec<Cell>, SharedDataFailure> {
         let seed = self.seed(shared)?;
-        let mut cells: Vec<(Level, Option<Subject>, Cell)> = Vec::with_capacity(4);
+        if self.own.holder().is_none() && charges.iter().any(|charge| charge.quota.is_in_flight()) {
+            self.own.set_holder(next_number(shared, HOLDERS)?);
+        }
+        let mut cells: Vec<Cell> = Vec::with_capacity(4);
         for (position, charge) in charges.iter().enumerate() {
-            let known = cells
-                .iter_mut()
-                .find(|(level, subject, _)| *level == charge.level && *subject == charge.subject);
-            if let Some((_, _, cell)) = known {
+            let place = (charge.level, charge.subject);
+            if let Some(cell) = cells.iter_mut().find(|cell| cell.place == place) {
                 cell.members.push(position);
                 continue;
             }
             let (key, fingerprint) = self.address(charge.level, charge.subject, seed);
-            let cell = Cell { key, fingerprint, members: vec![position] };
-            cells.push((charge.level, charge.subject, cell));
+            cells.push(Cell { place, key, fingerprint, members: vec![position] });
         }
-        Ok(cells.into_iter().map(|(_, _, cell)| cell).collect())
+        Ok(cells)
     }
 
     fn address(&self, level: Level, subject: Option<Subject>, seed: u64) -> (String, Fingerprint) {
@@ -140,39 +235,6 @@ impl NodeStore {
         let seed = u64::from_le_bytes(*bytes);
         self.seed = Some(seed);
         Ok(seed)
-    }
-}
-
-/// Writes every cell; where one has no room any more, takes back those before it.
-fn charge_all(
-    shared: &mut impl SharedData,
-    cells: &[Cell],
-    seen: Vec<Versioned>,
-    charges: &[Charge],
-    now: Instant,
-    outcome: &mut NodeOutcome,
-) {
-    outcome.charged_at = vec![now; charges.len()];
-    for (position, (cell, value)) in cells.iter().zip(seen).enumerate() {
-        match cell.charge(shared, value, charges, now, &mut outcome.verdicts) {
-            CellOutcome::Charged(times, evicted) => {
-                outcome.evicted = outcome.evicted.saturating_add(evicted);
-                for (member, at) in cell.members.iter().zip(times) {
-                    if let Some(slot) = outcome.charged_at.get_mut(*member) {
-                        *slot = at;
-                    }
-                }
-                continue;
-            }
-            CellOutcome::Refused => {}
-            CellOutcome::GaveUp => outcome.gave_up = true,
-        }
-        for written in cells.iter().take(position) {
-            written.refund(shared, charges, &outcome.charged_at, now);
-        }
-        outcome.admitted = false;
-        outcome.charged_at.clear();
-        return;
     }
 }
 

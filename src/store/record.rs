@@ -2,12 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limiter::{Quota, Usage};
+use crate::limiter::{InFlightUsage, Quota, Share, Usage};
 use crate::policy::LimitId;
 use crate::units::Instant;
 
-/// Bytes of one record beyond which its usage is kept more coarsely.
+/// Bytes of one record, slots of requests in flight left out, beyond which its usage is kept more
+/// coarsely.
 const RECORD_BYTES_FINE: usize = 1024;
+
+/// The fill of slots that are held: they are evicted last, after limits that are used up.
+const FILL_HELD: u8 = u8::MAX;
+
+/// The fill of a limit that is used up.
+const FILL_USED_UP: u8 = FILL_HELD - 1;
 
 /// What one subject has used of one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +22,8 @@ pub struct Entry {
     limit: LimitId,
     /// The time from which the entry no longer matters.
     expires_at: Instant,
-    /// Which part of the limit was used when the entry was written, in 255ths.
+    /// Which part of the limit was used when the entry was written, in 254ths; more where it is
+    /// slots that are held.
     fill: u8,
     usage: Usage,
 }
@@ -25,12 +33,16 @@ pub struct Entry {
 pub struct Record(Vec<Entry>);
 
 impl Entry {
-    /// What was used of `limit`, written at `now` under `quota`.
+    /// What was used of `limit`, written at `now` under `quota`. Slots of requests in flight have a
+    /// [way of their own](Record::set_slots).
     #[must_use]
     pub fn new(limit: LimitId, usage: Usage, quota: &Quota, now: Instant) -> Self {
         let left = u128::from(usage.peek(quota, 0, now).remaining);
-        let part_left = left.saturating_mul(255).checked_div(u128::from(quota.capacity()));
-        let fill = u8::MAX.saturating_sub(u8::try_from(part_left.unwrap_or(0)).unwrap_or(u8::MAX));
+        let part_left = left
+            .saturating_mul(FILL_USED_UP.into())
+            .checked_div(u128::from(quota.capacity()))
+            .and_then(|part| u8::try_from(part).ok());
+        let fill = FILL_USED_UP.saturating_sub(part_left.unwrap_or(0));
         Self { limit, expires_at: usage.expires_at(quota), fill, usage }
     }
 }
@@ -50,6 +62,24 @@ impl Record {
             Some(old) => *old = entry,
             None => self.0.push(entry),
         }
+    }
+
+    /// The slots that are taken under `limit`, with this share in the place of its holder's.
+    pub(super) fn slots(&self, limit: LimitId, share: Share, now: Instant) -> InFlightUsage {
+        let mut slots = match self.usage(limit) {
+            Some(Usage::InFlight(slots)) => slots.clone(),
+            _ => InFlightUsage::default(),
+        };
+        slots.assert(share, now);
+        slots
+    }
+
+    /// Puts a holder's share of the slots under `limit` in the place of the one before.
+    pub(super) fn set_slots(&mut self, limit: LimitId, share: Share, now: Instant) {
+        let slots = self.slots(limit, share, now);
+        let expires_at = slots.expires_at();
+        let fill = if expires_at > now { FILL_HELD } else { 0 };
+        self.set(Entry { limit, expires_at, fill, usage: Usage::InFlight(slots) });
     }
 
     /// The time from which nothing of the record matters.
@@ -72,7 +102,7 @@ impl Record {
         let mut live: Vec<Entry> =
             self.0.iter().filter(|entry| entry.expires_at > now).cloned().collect();
         let bytes = postcard::to_allocvec(&live).unwrap_or_default();
-        if bytes.len() <= RECORD_BYTES_FINE {
+        if bytes.len() <= RECORD_BYTES_FINE || rate_bytes(&live) <= RECORD_BYTES_FINE {
             return bytes;
         }
         live.iter_mut().for_each(|entry| entry.usage.coarsen());
@@ -92,5 +122,82 @@ impl Record {
             }
         }
         self.0.iter_mut().for_each(|entry| entry.usage.coarsen());
+    }
+}
+
+/// Bytes of what is no slots: those cannot be kept more coarsely, and are few.
+fn rate_bytes(entries: &[Entry]) -> usize {
+    let rates: Vec<&Entry> =
+        entries.iter().filter(|entry| !matches!(entry.usage, Usage::InFlight(_))).collect();
+    postcard::to_allocvec(&rates).map_or(0, |bytes| bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::limiter::WindowQuota;
+    use crate::store::slab::{Fingerprint, SLOT_BYTES, Slot};
+    use crate::units::Span;
+
+    /// A fingerprint as good as random (Knuth's multiplicative hashing).
+    fn random(number: u64) -> Fingerprint {
+        Fingerprint::new((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
+    }
+
+    fn hold(bytes: &mut Vec<u8>, subject: u64, share: Share, now: Instant) -> u64 {
+        let limit = LimitId::of_in_flight("dns");
+        let mut slot = Slot::decode(bytes).unwrap();
+        let mut record = slot.record(random(subject), now);
+        record.set_slots(limit, share, now);
+        let used = record.slots(limit, share, now).used(now);
+        slot.put(random(subject), &record, now);
+        *bytes = slot.encode();
+        used
+    }
+
+    /// Goal: records with slots in them are evicted after all others.
+    #[test]
+    fn slots_that_are_held_are_evicted_last() {
+        let (mut bytes, now) = (Vec::new(), Instant::from_nanos(1));
+        assert_eq!(hold(&mut bytes, 0, Share::new(1, 3, now), now), 3);
+        let quota = Quota::Window(WindowQuota { requests: 1, window: Span::from_secs(9) });
+        for subject in 1..300 {
+            let mut slot = Slot::decode(&bytes).unwrap();
+            let mut usage = Usage::none(&quota);
+            usage.charge(&quota, 1, now);
+            let mut record = Record::default();
+            record.set(Entry::new(LimitId::of("dns"), usage, &quota, now));
+            slot.put(random(subject), &record, now);
+            bytes = slot.encode();
+        }
+        assert!(bytes.len() <= SLOT_BYTES);
+        // A stranger that the overflow is asked about has none of the slots.
+        assert_eq!(hold(&mut bytes, 1, Share::new(2, 0, now), now), 0);
+        assert_eq!(hold(&mut bytes, 0, Share::new(2, 0, now), now), 3);
+    }
+
+    /// Goal: where so many subjects hold slots that their records do not fit, each is taken to hold
+    /// at least what it does, and a holder is never wrong about its own.
+    #[test]
+    fn slots_that_are_evicted_are_not_forgotten() {
+        let (mut bytes, mut now) = (Vec::new(), Instant::from_nanos(1));
+        let mut held: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        for step in 0..3000u64 {
+            let (holder, subject) = (step % 3 + 1, step.wrapping_mul(7919) % 400);
+            let own = held.entry((holder, subject)).or_default();
+            *own = if *own == 0 || step % 5 > 1 { *own + 1 } else { *own - 1 };
+            let share = Share::new(holder, *own, now);
+            let used = hold(&mut bytes, subject, share, now);
+            let truth = (1..4).filter_map(|holder| held.get(&(holder, subject))).sum::<u64>();
+            assert!(used >= truth, "step {step}: {used} of {truth}");
+            assert!(bytes.len() <= SLOT_BYTES, "{}", bytes.len());
+            now = now.plus(Span::from_micros(10));
+        }
+        // Once all are over and their leases too, nothing is left of it.
+        let later = now.plus(Span::from_secs(17));
+        assert_eq!(hold(&mut bytes, 5, Share::new(9, 1, later), later), 1);
+        assert!(bytes.len() < 64, "{}", bytes.len());
     }
 }

@@ -44,6 +44,7 @@ pub fn is_exact(quota: &Quota) -> bool {
     match quota {
         Quota::Window(quota) => quota.window.as_micros_ceil() <= MAX_SPAN_US,
         Quota::Gcra(quota) => CellRate::of(quota).simplest().is_some(),
+        Quota::InFlight(_) => false,
     }
 }
 
@@ -89,6 +90,8 @@ pub(super) fn push_charge(command: &mut Command, quota: &Quota, cost: u64) {
             command.number(per_us);
             command.number(burst);
         }
+        // Requests in flight are counted on each node.
+        Quota::InFlight(_) => {}
     }
 }
 

@@ -13,7 +13,10 @@
 //! tenants an honest newcomer still starts from nothing until the filter, too, is full: with all
 //! slots together, at about a million subjects within one window.
 //!
-//! Bytes: a version, then rows of `fingerprint u64, expires_at u64, fill u8, length u16` (little
+//! Slots of requests in flight are evicted last. Their shares stay in the overflow until they run out,
+//! and their holder writes them anew within a third of that time.
+//!
+//! Bytes: a version, then rows of `fingerprint u64, expires_at u64, fill u8, length u32` (little
 //! endian) and that many bytes of payload: a record in postcard's wire format, or an overflow.
 
 use std::borrow::Cow;
@@ -27,11 +30,12 @@ use crate::units::Instant;
 pub const SLOT_BYTES: usize = 4096;
 
 /// The most bytes of a slot: three records of [`crate::policy::MAX_LIMITS`] entries, each coarsened
-/// to at most 56 bytes, and two filters.
+/// to at most 56 bytes, and two filters. Each cap on requests in flight adds some 7 bytes for each
+/// worker that holds slots of the subject, for at most [`SHARES_MAX`](crate::limiter::SHARES_MAX).
 pub const SLOT_BYTES_MAX: usize = 12_000;
 
-const VERSION: u8 = 1;
-const HEADER_BYTES: usize = 19;
+const VERSION: u8 = 2;
+const HEADER_BYTES: usize = 21;
 
 /// Whose row it is: a part of the subject's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +201,8 @@ impl<'a> Row<'a> {
         let (expires_at, rest) = rest.split_first_chunk()?;
         let (fill, rest) = rest.split_first()?;
         let (length, rest) = rest.split_first_chunk()?;
-        let (payload, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (payload, rest) = rest.split_at_checked(length)?;
         let row = Self {
             fingerprint: Fingerprint(u64::from_le_bytes(*fingerprint)),
             expires_at: Instant::from_nanos(u64::from_le_bytes(*expires_at)),
@@ -208,8 +213,8 @@ impl<'a> Row<'a> {
     }
 
     fn encode(&self, bytes: &mut Vec<u8>) {
-        // A coarsened record has at most 64 entries of 56 bytes; nothing longer is ever made.
-        let Ok(length) = u16::try_from(self.payload.len()) else { return };
+        // Records are kilobytes at most; nothing longer is ever made.
+        let Ok(length) = u32::try_from(self.payload.len()) else { return };
         bytes.extend_from_slice(&self.fingerprint.0.to_le_bytes());
         bytes.extend_from_slice(&self.expires_at.as_nanos().to_le_bytes());
         bytes.push(self.fill);
@@ -327,7 +332,7 @@ mod tests {
     fn foreign_bytes_are_unreadable_and_never_a_panic() {
         assert!(Slot::decode(b"").unwrap().rows.is_empty());
         assert_eq!(Slot::decode(b"\x07whatever").unwrap_err(), Unreadable);
-        assert_eq!(Slot::decode(b"\x01short").unwrap_err(), Unreadable);
+        assert_eq!(Slot::decode(b"\x02short").unwrap_err(), Unreadable);
     }
 
     proptest::proptest! {

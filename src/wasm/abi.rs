@@ -6,6 +6,7 @@
 //! status is a value.
 #![allow(unsafe_code)]
 
+use crate::filter::MetricKind;
 use crate::policy::HeaderMap;
 
 /// What a host function returned instead of success.
@@ -109,6 +110,7 @@ mod host {
             metric: *mut u32,
         ) -> u32;
         pub(super) fn proxy_increment_metric(metric: u32, by: i64) -> u32;
+        pub(super) fn proxy_record_metric(metric: u32, value: u64) -> u32;
     }
 
     #[link(wasm_import_module = "wasi_snapshot_preview1")]
@@ -283,15 +285,23 @@ pub(super) fn dequeue(queue: u32) -> Result<(), Failure> {
         .map(drop)
 }
 
-pub(super) fn define_counter(name: &str) -> Result<u32, Failure> {
-    const COUNTER: u32 = 0;
+pub(super) fn define_metric(kind: MetricKind, name: &str) -> Result<u32, Failure> {
+    let kind = match kind {
+        MetricKind::Counter => 0,
+        MetricKind::Gauge => 1,
+    };
     let mut metric = 0;
-    check(unsafe { host::proxy_define_metric(COUNTER, name.as_ptr(), name.len(), &mut metric) })?;
+    check(unsafe { host::proxy_define_metric(kind, name.as_ptr(), name.len(), &mut metric) })?;
     Ok(metric)
 }
 
 pub(super) fn increment(metric: u32, by: i64) -> Result<(), Failure> {
     check(unsafe { host::proxy_increment_metric(metric, by) })
+}
+
+/// Sets a gauge.
+pub(super) fn record(metric: u32, value: u64) -> Result<(), Failure> {
+    check(unsafe { host::proxy_record_metric(metric, value) })
 }
 
 impl Map {

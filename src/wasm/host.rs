@@ -5,16 +5,14 @@ use std::time::Duration;
 use proxy_wasm::hostcalls;
 
 use super::abi::{self, Failure, Map};
-use crate::filter::{MetricId, Reply};
+use crate::filter::{MetricId, Metrics, Reply};
 use crate::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
 use crate::store::StoreError;
+use crate::store::numbers::next_number;
 use crate::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 
 /// The key that numbers the wake-up queues of all workers.
 const QUEUE_NUMBERS: &str = "fairshare/1/queues";
-
-/// Tries for a number of one's own. Only other workers that start at the same moment compete.
-const NUMBER_TRIES: u32 = 64;
 
 /// The proxy, from one root context's point of view.
 #[derive(Debug, Default)]
@@ -27,8 +25,12 @@ pub(super) struct WasmHost {
 
 impl WasmHost {
     /// Defines the metrics. Done once for a configuration, because the host keeps each definition.
-    pub(super) fn define(&mut self, names: &[String]) {
-        self.metrics = names.iter().map(|name| abi::define_counter(name).ok()).collect();
+    pub(super) fn define(&mut self, metrics: &Metrics) {
+        let numbered = metrics.names().iter().enumerate();
+        let define = |(number, name): (usize, &String)| {
+            abi::define_metric(metrics.kind(MetricId(number)), name).ok()
+        };
+        self.metrics = numbered.map(define).collect();
     }
 
     /// Whether `queue` is the one that wakes this worker.
@@ -36,34 +38,16 @@ impl WasmHost {
         self.queue == Some(queue)
     }
 
-    fn wake_queue(&mut self) -> Result<u32, Failure> {
+    fn wake_queue(&mut self) -> Result<u32, WakeFailure> {
         if let Some(queue) = self.queue {
             return Ok(queue);
         }
-        let queue = abi::register_queue(&format!("fairshare/wake/{}", own_number()?))?;
+        let number = next_number(self, QUEUE_NUMBERS).map_err(|_| WakeFailure)?;
+        let queue = abi::register_queue(&format!("fairshare/wake/{number}"));
+        let queue = queue.map_err(|_| WakeFailure)?;
         self.queue = Some(queue);
         Ok(queue)
     }
-}
-
-/// A number that no other caller in the process gets.
-fn own_number() -> Result<u64, Failure> {
-    for _ in 0..NUMBER_TRIES {
-        let (number, seen) = match abi::shared_data(QUEUE_NUMBERS) {
-            Ok((bytes, cas)) => {
-                (u64::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default()), Some(cas))
-            }
-            Err(Failure::NotFound) => (0, None),
-            Err(failure) => return Err(failure),
-        };
-        let next = number.wrapping_add(1);
-        match abi::set_shared_data(QUEUE_NUMBERS, &next.to_le_bytes(), seen) {
-            Ok(()) => return Ok(number),
-            Err(Failure::CasMismatch) => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-    Err(Failure::CasMismatch)
 }
 
 impl SharedData for WasmHost {
@@ -90,7 +74,7 @@ impl SharedData for WasmHost {
 
 impl Host for WasmHost {
     fn wake(&mut self) -> Result<(), WakeFailure> {
-        let queue = self.wake_queue().map_err(|_| WakeFailure)?;
+        let queue = self.wake_queue()?;
         abi::enqueue(queue).map_err(|_| WakeFailure)
     }
 
@@ -128,6 +112,12 @@ impl Host for WasmHost {
         let id = self.metrics.get(metric.0).copied().flatten();
         if let (Some(id), Ok(by @ 1..)) = (id, i64::try_from(by)) {
             let _ = abi::increment(id, by);
+        }
+    }
+
+    fn set_gauge(&mut self, metric: MetricId, value: u64) {
+        if let Some(id) = self.metrics.get(metric.0).copied().flatten() {
+            let _ = abi::record(id, value);
         }
     }
 }

@@ -55,11 +55,9 @@ impl Plugin {
     fn new(policy: Policy) -> Self {
         let mut host = WasmHost::default();
         let worker = Worker::new(Rc::new(policy), abi::random());
-        host.define(worker.metrics().names());
-        if let Some(period) = worker.tick_period() {
-            let millis = u32::try_from(period.as_millis_ceil()).unwrap_or(u32::MAX);
-            let _ = abi::set_tick_period(millis);
-        }
+        host.define(worker.metrics());
+        let millis = u32::try_from(worker.tick_period().as_millis_ceil()).unwrap_or(u32::MAX);
+        let _ = abi::set_tick_period(millis);
         Self { worker, host }
     }
 }

@@ -1,6 +1,6 @@
 //! What each field compiles to, and its default.
 
-use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
+use fairshare::limiter::{GcraQuota, InFlightQuota, Quota, WindowQuota};
 use fairshare::policy::{
     Consistency, HeaderPolicy, LEVELS, LimitId, Missing, MissingCredential, Mode, OnStoreError,
     RateLimitHeaders, Scope, TenantSource,
@@ -51,6 +51,8 @@ fn the_smallest_document_has_every_default() {
     assert_eq!(&*limit.name, "dns");
     assert_eq!(limit.id, LimitId::of("dns"));
     assert_eq!(limit.fallback_id, LimitId::of_fallback("dns"));
+    assert_eq!(limit.in_flight_id, LimitId::of_in_flight("dns"));
+    assert!(limit.in_flight.is_empty() && limit.in_flight_overrides.is_empty());
     assert_eq!(limit.scope, Scope::Node);
     assert_eq!(limit.levels.tenant, Some(window(5, 1)));
     assert_eq!(limit.levels.shared, None);
@@ -126,6 +128,24 @@ fn overrides_stand_with_the_limit_that_they_are_about() {
     let credential = of(0, "globex").unwrap().credential;
     assert_eq!(credential, Some(gcra(1, Span::from_secs(1), 1)));
     assert_eq!(of(1, "globex").unwrap().tenant, Some(window(0, 1)));
+}
+
+#[test]
+fn caps_on_requests_in_flight_stand_beside_the_levels() {
+    let policy = valid(
+        r#"{"limits": [{"name": "a", "in_flight": {"shared": 500, "tenant": 100, "client": 0}}],
+            "overrides": {"acme": {"a": {"in_flight": {"tenant": 300}}},
+                          "globex": {"a": {"credential": {"rate": 1}}}}}"#,
+    );
+    let limit = &policy.limits[0];
+    let cap = |requests| Some(Quota::InFlight(InFlightQuota { requests }));
+    assert!(limit.levels.is_empty());
+    assert_eq!(LEVELS.map(|level| limit.in_flight.get(level)), [cap(500), cap(100), None, cap(0)]);
+    assert_eq!(limit.in_flight_for(Some("acme")).tenant, cap(300));
+    assert_eq!(limit.in_flight_for(Some("acme")).shared, cap(500));
+    assert_eq!(limit.in_flight_for(Some("globex")), limit.in_flight);
+    assert!(limit.overrides.contains_key("globex") && !limit.overrides.contains_key("acme"));
+    assert!(policy.wanted.peer, "the client's cap needs the peer's address");
 }
 
 /// The configuration takes only what the store can keep to the unit.

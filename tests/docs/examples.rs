@@ -79,7 +79,7 @@ fn the_refusal_is_the_real_one() {
     let mut process = Process::new(&plugin, 1).unwrap();
     let headers: [(&[u8], &[u8]); 3] =
         [(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", b"acme")];
-    let mut outcomes: Vec<Outcome> = (0..6).map(|_| process.start(&headers).2).collect();
+    let mut outcomes: Vec<Outcome> = (0..6).map(|_| process.start(&headers).1).collect();
     let Some(Outcome::Answered(reply)) = outcomes.pop() else { panic!("the sixth is refused") };
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Passed(_))));
     let fields = reply.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));

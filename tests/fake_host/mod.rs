@@ -17,7 +17,7 @@ use std::rc::Rc;
 use fairshare::config::{self, ConfigError};
 use fairshare::filter::{MetricId, RateLimitFields, Reply, Step, Worker};
 use fairshare::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
-use fairshare::policy::HeaderMap;
+use fairshare::policy::{HeaderMap, Policy};
 use fairshare::store::StoreError;
 use fairshare::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 use fairshare::units::{Instant, Span};
@@ -25,6 +25,9 @@ use fairshare::units::{Instant, Span};
 /// One proxy process.
 pub struct Process {
     workers: Vec<FakeWorker>,
+    /// Workers of earlier configurations, whose requests go on to their ends.
+    draining: Vec<FakeWorker>,
+    plugin: String,
     machine: Rc<RefCell<Machine>>,
     next_stream: u32,
     next_worker: usize,
@@ -37,6 +40,8 @@ pub struct Machine {
     last_cas: u32,
     metrics: BTreeMap<String, u64>,
     pub now: Instant,
+    /// Whether reads and writes of shared data fail.
+    pub broken: bool,
     /// Runs before the next swap, as another worker that comes in between.
     pub before_swap: Option<Interloper>,
 }
@@ -86,7 +91,14 @@ impl Process {
     pub fn new(plugin: &str, workers: usize) -> Result<Self, Vec<ConfigError>> {
         let machine = Rc::new(RefCell::new(Machine::default()));
         machine.borrow_mut().now = Instant::ORIGIN.plus(Span::from_secs(1_000_000));
-        let mut process = Self { workers: vec![], machine, next_stream: 1, next_worker: 0 };
+        let mut process = Self {
+            workers: vec![],
+            draining: vec![],
+            plugin: String::new(),
+            machine,
+            next_stream: 1,
+            next_worker: 0,
+        };
         process.configure(plugin, workers)?;
         Ok(process)
     }
@@ -98,14 +110,20 @@ impl Process {
 
     fn configure(&mut self, plugin: &str, workers: usize) -> Result<(), Vec<ConfigError>> {
         let policy = Rc::new(config::parse(plugin.as_bytes())?);
-        self.workers = (0..workers)
-            .map(|_| {
-                let worker = Worker::new(Rc::clone(&policy), 77);
-                let host = FakeHost::new(&self.machine, worker.metrics().names().to_vec());
-                FakeWorker { worker, host }
-            })
-            .collect();
+        let new = (0..workers).map(|_| FakeWorker::new(&policy, &self.machine)).collect();
+        self.draining.extend(std::mem::replace(&mut self.workers, new));
+        plugin.clone_into(&mut self.plugin);
         Ok(())
+    }
+
+    /// The VM of every worker traps: none of its requests is ever heard of again, and fresh VMs take
+    /// their place.
+    pub fn trap(&mut self) {
+        let policy = Rc::new(config::parse(self.plugin.as_bytes()).expect("it was taken"));
+        self.draining.clear();
+        for worker in &mut self.workers {
+            *worker = FakeWorker::new(&policy, &self.machine);
+        }
     }
 
     pub fn machine(&self) -> Rc<RefCell<Machine>> {
@@ -115,6 +133,17 @@ impl Process {
     pub fn advance(&mut self, span: Span) {
         let mut machine = self.machine.borrow_mut();
         machine.now = machine.now.plus(span);
+    }
+
+    /// Lets time pass, with all that timers do in it.
+    pub fn pass(&mut self, span: Span) {
+        const TICK: Span = Span::from_millis(100);
+        let end = self.machine.borrow().now.plus(span);
+        while self.machine.borrow().now < end {
+            let left = end.since(self.machine.borrow().now);
+            self.advance(left.min(TICK));
+            self.tick();
+        }
     }
 
     pub fn metric(&self, name: &str) -> u64 {
@@ -134,8 +163,8 @@ impl Process {
         self.machine.borrow().data.keys().cloned().collect()
     }
 
-    /// Starts a request on the next worker in turn.
-    pub fn start(&mut self, pairs: &[(&[u8], &[u8])]) -> (usize, StreamId, Outcome) {
+    /// Starts a request on the next worker in turn. It lasts until [`end`](Self::end).
+    pub fn start(&mut self, pairs: &[(&[u8], &[u8])]) -> (StreamId, Outcome) {
         self.start_with(pairs, &[])
     }
 
@@ -144,7 +173,7 @@ impl Process {
         &mut self,
         pairs: &[(&[u8], &[u8])],
         properties: &[(&str, &[u8])],
-    ) -> (usize, StreamId, Outcome) {
+    ) -> (StreamId, Outcome) {
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;
         let number = self.next_worker % self.workers.len();
@@ -159,16 +188,13 @@ impl Process {
             Step::Reply(reply) => Outcome::Answered(*reply),
             Step::Pause => Outcome::Waits,
         };
-        if outcome != Outcome::Waits {
-            worker.on_end(host, stream, now);
-        }
-        (number, stream, outcome)
+        (stream, outcome)
     }
 
     /// Runs all wake-ups and hands every store call to `store`, until nothing is left to do.
     /// Returns what became of the requests that waited.
     pub fn run(&mut self, store: &mut dyn FnMut(&[u8]) -> StoreReply) -> Vec<(StreamId, Outcome)> {
-        let mut ended = Vec::new();
+        let mut settled = Vec::new();
         for FakeWorker { worker, host } in &mut self.workers {
             for _ in 0..100 {
                 let now = self.machine.borrow().now;
@@ -186,25 +212,26 @@ impl Process {
                         Outcome::Passed(_) => Outcome::Passed(worker.on_response(stream)),
                         other => other,
                     };
-                    worker.on_end(host, stream, now);
-                    ended.push((stream, outcome));
+                    settled.push((stream, outcome));
                 }
             }
         }
-        ended
+        settled
     }
 
-    /// The client of a request goes away.
-    pub fn abort(&mut self, worker: usize, stream: StreamId) {
+    /// A request is over, in whatever way. Workers that do not know it, because it was refused or
+    /// never had headers, are told as well, as a proxy tells them.
+    pub fn end(&mut self, stream: StreamId) {
         let now = self.machine.borrow().now;
-        let FakeWorker { worker, host } = &mut self.workers[worker];
-        worker.on_end(host, stream, now);
+        for FakeWorker { worker, host } in self.workers.iter_mut().chain(&mut self.draining) {
+            worker.on_end(host, stream, now);
+        }
     }
 
     /// Time passes for every worker's timer.
     pub fn tick(&mut self) {
         let now = self.machine.borrow().now;
-        for FakeWorker { worker, host } in &mut self.workers {
+        for FakeWorker { worker, host } in self.workers.iter_mut().chain(&mut self.draining) {
             worker.on_tick(host, now);
         }
     }
@@ -214,6 +241,14 @@ impl Process {
         for FakeWorker { host, .. } in &mut self.workers {
             host.store_reachable = reachable;
         }
+    }
+}
+
+impl FakeWorker {
+    fn new(policy: &Rc<Policy>, machine: &Rc<RefCell<Machine>>) -> Self {
+        let worker = Worker::new(Rc::clone(policy), 77);
+        let host = FakeHost::new(machine, worker.metrics().names().to_vec());
+        Self { worker, host }
     }
 }
 
@@ -232,6 +267,9 @@ impl SharedMap {
 
 impl SharedData for SharedMap {
     fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure> {
+        if self.0.borrow().broken {
+            return Err(SharedDataFailure);
+        }
         Ok(match self.0.borrow().data.get(key) {
             Some((bytes, cas)) => Versioned { bytes: bytes.clone(), version: Version::At(*cas) },
             None => Versioned { bytes: vec![], version: Version::Absent },
@@ -244,6 +282,9 @@ impl SharedData for SharedMap {
             interloper(self);
         }
         let mut machine = self.0.borrow_mut();
+        if machine.broken {
+            return Err(SharedDataFailure);
+        }
         // As the proxy does: a key that is absent takes any swap.
         if let Some((_, cas)) = machine.data.get(key)
             && seen != Version::At(*cas)
@@ -314,5 +355,10 @@ impl Host for FakeHost {
         assert!(by > 0, "hosts refuse to add nothing");
         let name = self.metric_names[metric.0].clone();
         *self.shared.0.borrow_mut().metrics.entry(name).or_default() += by;
+    }
+
+    fn set_gauge(&mut self, metric: MetricId, value: u64) {
+        let name = self.metric_names[metric.0].clone();
+        self.shared.0.borrow_mut().metrics.insert(name, value);
     }
 }

@@ -128,6 +128,7 @@ fn the_store_agrees_with_the_node() {
         Quota::Gcra(terms) => {
             Quota::Gcra(GcraQuota { per: Span::from_nanos(terms.per.as_micros_ceil()), ..*terms })
         }
+        Quota::InFlight(_) => panic!("no store counts requests in flight"),
     };
     check((quotas(), arrivals(250)), |timed, (quota, arrivals)| {
         let node_quota = as_node(&quota);
@@ -188,6 +189,7 @@ fn longest_wait(quota: &Quota) -> Span {
     match quota {
         Quota::Window(terms) => terms.window,
         Quota::Gcra(terms) => quota.period().max(terms.per),
+        Quota::InFlight(_) => panic!("no store counts requests in flight"),
     }
 }
 

@@ -14,6 +14,8 @@
 pub mod client;
 /// Scenarios about who a request belongs to.
 pub mod identity;
+/// Scenarios about requests in flight.
+pub mod in_flight;
 /// Scenarios about limits on the node.
 pub mod node;
 /// Scenarios about limits in the store.
@@ -30,6 +32,12 @@ pub trait Rig {
     /// Sends a request and waits for its answer.
     fn send(&mut self, request: &Request) -> Response;
 
+    /// Sends a request that stays in flight. Where it is answered at once instead, says how.
+    fn hold(&mut self, request: &Request) -> Option<Response>;
+
+    /// Ends all requests that are held.
+    fn end_all(&mut self);
+
     /// Lets time pass.
     fn wait(&mut self, time: Duration);
 
@@ -39,7 +47,8 @@ pub trait Rig {
     /// Takes the store away, or gives it back.
     fn set_store(&mut self, reachable: bool);
 
-    /// The sum of the series of `fairshare_<name>` that carry all of these labels.
+    /// The sum of the series of `fairshare_<name>` that carry all of these labels, or the one series
+    /// that has none.
     fn metric(&mut self, name: &str, labels: &[(&str, &str)]) -> u64;
 }
 

@@ -56,6 +56,12 @@ impl Request {
         Self { body, ..request }
     }
 
+    /// The same request to another target.
+    #[must_use]
+    pub fn with_target(self, target: &str) -> Self {
+        Self { target: target.to_owned(), ..self }
+    }
+
     /// Adds one header line; calling it twice with a name sends the header twice.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
@@ -168,6 +174,34 @@ impl Connection {
     pub fn send(&mut self, request: &Request) -> io::Result<Response> {
         self.send_raw(&request.to_bytes())?;
         self.read_response(request.method == "HEAD")
+    }
+
+    /// Whether there is something to read within `time`: an answer, or the connection's end.
+    pub fn is_readable(&mut self, time: Duration) -> bool {
+        let stream = self.stream.get_ref();
+        stream.set_read_timeout(Some(time)).expect("a timeout");
+        let readable = stream.peek(&mut [0]).is_ok();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).expect("a timeout");
+        readable || !self.stream.buffer().is_empty()
+    }
+
+    /// Asks for a WebSocket and returns the status; after 101 the connection is the other end's.
+    pub fn upgrade(&mut self, request: &Request) -> io::Result<u16> {
+        let asks = request.clone().header("connection", "upgrade").header("upgrade", "websocket");
+        self.send_raw(&asks.to_bytes())?;
+        let status = parse_status(&self.read_line()?)?;
+        let headers = self.read_headers()?;
+        if status != 101 {
+            self.read_body(&Response { status, headers, body: Vec::new() })?;
+        }
+        Ok(status)
+    }
+
+    /// Reads as many bytes as these and says whether they are these.
+    pub fn reads(&mut self, expected: &[u8]) -> io::Result<bool> {
+        let mut bytes = vec![0; expected.len()];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes == expected)
     }
 
     /// Sends bytes as they are: half a request, or something that is none.

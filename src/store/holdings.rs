@@ -1,0 +1,110 @@
+//! The slots of requests in flight that one worker holds, in its own memory.
+//!
+//! This is the truth of which shared data have a copy: the worker's shares. Whenever a record is
+//! written its shares are written with it, and those of requests that last are written again after
+//! [`RENEWAL_PERIOD`], a third of their lease, or up to twice that where there are many.
+
+use crate::limiter::Share;
+use crate::map::{Map, seeded};
+use crate::policy::{Charge, Level, LimitId, Subject};
+use crate::units::{Instant, Span};
+
+/// The age at which a share is due to be written again.
+pub(super) const RENEWAL_PERIOD: Span = Span::from_secs(5);
+
+/// Shares that are always written again as soon as they are due, however few there are.
+const RENEWALS_MIN: usize = 64;
+
+/// The record of one subject at one level.
+pub(super) type Place = (Level, Option<Subject>);
+
+/// The slots that one worker holds.
+#[derive(Debug)]
+pub(super) struct Holdings {
+    /// The worker's number among all holders of the process. None until a slot is asked for.
+    holder: Option<u64>,
+    places: Map<Place, Held>,
+    /// When shares were last looked through for those that are due.
+    renewed_at: Instant,
+}
+
+/// The slots of one record.
+#[derive(Debug)]
+struct Held {
+    /// By limit. A count of 0 stands there until the shared data know of it.
+    slots: Vec<(LimitId, u64)>,
+    /// Since when the shares may stand in the shared data as they are.
+    written_at: Instant,
+}
+
+impl Holdings {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { holder: None, places: seeded(seed), renewed_at: Instant::ORIGIN }
+    }
+
+    pub(super) const fn holder(&self) -> Option<u64> {
+        self.holder
+    }
+
+    pub(super) const fn set_holder(&mut self, holder: u64) {
+        self.holder = Some(holder);
+    }
+
+    /// The worker's share of what `charge` is about, with `more` slots than it holds. None where the
+    /// charge is about no slots.
+    pub(super) fn share(&self, charge: &Charge, more: u64, now: Instant) -> Option<Share> {
+        let holder = self.holder.filter(|_| charge.quota.is_in_flight())?;
+        let held = self.places.get(&(charge.level, charge.subject));
+        let slots = held.map_or(&[][..], |held| &held.slots).iter();
+        let held = slots.filter(|(limit, _)| *limit == charge.id).fold(0, |_, (_, held)| *held);
+        Some(Share::new(holder, held.saturating_add(more), now))
+    }
+
+    /// The worker's shares of one record.
+    pub(super) fn shares(&self, place: &Place, now: Instant) -> Vec<(LimitId, Share)> {
+        let Some((holder, held)) = self.holder.zip(self.places.get(place)) else { return vec![] };
+        let share = |(limit, held): &(LimitId, u64)| (*limit, Share::new(holder, *held, now));
+        held.slots.iter().map(share).collect()
+    }
+
+    /// Holds `gain` slots more, and `loss` fewer, of what the charge is about. Without either, the
+    /// worker's share is to be written again.
+    pub(super) fn change(&mut self, charge: &Charge, gain: u64, loss: u64, now: Instant) {
+        if !charge.quota.is_in_flight() {
+            return;
+        }
+        let new = || Held { slots: Vec::new(), written_at: now };
+        let place = self.places.entry((charge.level, charge.subject)).or_insert_with(new);
+        match place.slots.iter_mut().find(|(limit, _)| *limit == charge.id) {
+            Some((_, held)) => *held = held.saturating_add(gain).saturating_sub(loss),
+            None => place.slots.push((charge.id, gain.saturating_sub(loss))),
+        }
+    }
+
+    /// The worker's shares of the record stand in the shared data as they are.
+    pub(super) fn written(&mut self, place: &Place, now: Instant) {
+        if let Some(held) = self.places.get_mut(place) {
+            held.slots.retain(|(_, held)| *held > 0);
+            held.written_at = now;
+            if held.slots.is_empty() {
+                self.places.remove(place);
+            }
+        }
+    }
+
+    /// The records whose shares are to be written again now. Where many are, they are spread over the
+    /// time to come: as large a part of all as the time since the last call is of the period.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Place> {
+        let elapsed = u128::from(now.since(self.renewed_at).as_nanos());
+        self.renewed_at = now;
+        let all = self.places.len();
+        let part = u128::try_from(all)
+            .unwrap_or(u128::MAX)
+            .saturating_mul(elapsed)
+            .div_ceil(u128::from(RENEWAL_PERIOD.as_nanos().max(1)));
+        let most = usize::try_from(part).unwrap_or(all).max(RENEWALS_MIN);
+        let due =
+            self.places.iter().filter(|(_, held)| now.since(held.written_at) >= RENEWAL_PERIOD);
+        due.take(most).map(|(place, _)| *place).collect()
+    }
+}
