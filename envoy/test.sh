@@ -37,6 +37,7 @@ lint_native() {
 
 lint_module() {
   cargo clippy --locked "${MODULE_FLAGS[@]}" -- -D warnings
+  cargo clippy --locked "${MODULE_FLAGS[@]}" --features test-trap -- -D warnings
 }
 
 # In the profile in which the module's build uses the tool.

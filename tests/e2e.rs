@@ -24,6 +24,9 @@ mod memory;
 /// Methods, versions, bodies, reloads: what HTTP and Envoy do around the filter.
 #[path = "e2e/protocols.rs"]
 mod protocols;
+/// Requests in flight, through every way in which a request can end.
+#[path = "e2e/in_flight.rs"]
+mod requests_in_flight;
 mod scenarios;
 mod support;
 

@@ -8,6 +8,8 @@
 mod abi;
 mod host;
 mod log;
+#[cfg(feature = "test-trap")]
+mod trap;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -156,6 +158,8 @@ impl Context for Stream {}
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _num_headers: usize, _end_of_stream: bool) -> Action {
         let headers = host::request_headers();
+        #[cfg(feature = "test-trap")]
+        trap::where_asked(&headers);
         let step = with(&self.plugin, |Plugin { worker, host }| {
             worker.on_request(host, self.id, HeaderMap::new(&headers), now())
         });

@@ -37,6 +37,7 @@ pub struct Builder {
     fixed_listener: bool,
     drain_seconds: u32,
     changes: Vec<(String, String)>,
+    trap: bool,
 }
 
 /// Envoy ended, or refused its listener, before it was ready.
@@ -110,6 +111,13 @@ impl Builder {
         self
     }
 
+    /// Takes the module that traps where a request has the header `x-fairshare-test-trap`.
+    #[must_use]
+    pub fn trapping_module(mut self) -> Self {
+        self.trap = true;
+        self
+    }
+
     /// Starts it and waits until it serves, or fails the test.
     pub fn start(self) -> Envoy {
         self.try_start().unwrap_or_else(|failure| panic!("Envoy did not start:\n{}", failure.log))
@@ -151,7 +159,7 @@ impl Builder {
         let listener_file = directory.file("listener.yaml");
         Values {
             upstream_port: self.upstream_port.expect("start() sets it"),
-            module: tools::module(),
+            module: if self.trap { tools::trapping_module() } else { tools::module() },
             plugin: &self.plugin,
             access_log: &directory.file("access.log"),
             redis: self.redis.as_ref(),
@@ -182,6 +190,7 @@ impl Envoy {
             fixed_listener: false,
             drain_seconds: 1,
             changes: Vec::new(),
+            trap: false,
         }
     }
 

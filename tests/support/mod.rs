@@ -22,6 +22,8 @@
 pub mod client;
 /// An Envoy with the module, killed when it goes out of scope.
 pub mod envoy;
+/// An HTTP/2 client that asks for WebSockets.
+pub mod h2;
 /// Free ports.
 pub mod ports;
 /// Processes and their files, which end with the value that owns them.

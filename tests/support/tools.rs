@@ -53,6 +53,21 @@ pub fn module() -> &'static Path {
     })
 }
 
+/// The module with the feature `test-trap`, built from this tree into a place of its own.
+pub fn trapping_module() -> &'static Path {
+    static MODULE: OnceLock<PathBuf> = OnceLock::new();
+    MODULE.get_or_init(|| {
+        let directory = repository().join("target/test-trap");
+        let mut build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.current_dir(repository());
+        build.args(["build", "--release", "--lib", "--no-default-features", "--locked"]);
+        build.args(["--features", "test-trap", "--target", "wasm32-wasip1", "--target-dir"]);
+        let output = build.arg(&directory).output().expect("cargo");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        directory.join("wasm32-wasip1/release/fairshare.wasm")
+    })
+}
+
 /// Runs `./wasm-build.sh`, one test process at a time.
 fn build_module() {
     let target = repository().join("target");

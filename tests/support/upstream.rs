@@ -9,6 +9,8 @@
 //! | `x-echo-delay-ms: 250` | waits before it answers |
 //! | `x-echo-abort: headers` | closes the connection instead of answering |
 //! | `x-echo-abort: body` | closes it in the middle of the answer's body |
+//! | `x-echo-stall-ms: 250` | waits in the middle of the answer's body |
+//! | `upgrade: websocket` | 101, then sends back each byte it gets |
 //!
 //! `/__count` answers with the number of requests so far; it does not count itself.
 
@@ -22,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -41,10 +43,11 @@ pub struct Upstream {
     runtime: Option<Runtime>,
 }
 
-/// An answer's body: one piece, and then its end or a broken connection.
+/// An answer's body: one piece, and then its end or a broken connection, at once or later.
 struct EchoBody {
     piece: Option<Bytes>,
-    abort: Option<Pin<Box<Sleep>>>,
+    rest: Option<Pin<Box<Sleep>>>,
+    broken: bool,
 }
 
 /// Why a connection is closed on purpose.
@@ -108,7 +111,7 @@ async fn serve(stream: TcpStream, count: Arc<AtomicU64>) {
     let service = service_fn(move |request| answer(request, Arc::clone(&count)));
     // Clients that go away and aborts that a request asked for end here as errors.
     let _ = auto::Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
         .await;
 }
 
@@ -121,16 +124,21 @@ async fn answer(
         return Ok(Response::new(EchoBody::whole(text)));
     }
     count.fetch_add(1, Ordering::SeqCst);
+    if request.headers().contains_key(UPGRADE) {
+        return Ok(upgrade(&mut request));
+    }
     let body_bytes = drain(request.body_mut()).await;
     if let Some(millis) = number(request.headers(), "x-echo-delay-ms") {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
     let abort = request.headers().get("x-echo-abort").map(|value| value.as_bytes());
+    let stall = number(request.headers(), "x-echo-stall-ms").map(Duration::from_millis);
     let text = describe(&request, body_bytes);
-    let body = match abort {
-        Some(b"headers") => return Err(Abort),
-        Some(b"body") => EchoBody::broken_after(text),
-        _ => EchoBody::whole(text),
+    let body = match (abort, stall) {
+        (Some(b"headers"), _) => return Err(Abort),
+        (Some(b"body"), _) => EchoBody::in_two(text, ABORT_DELAY, true),
+        (_, Some(stall)) => EchoBody::in_two(text, stall, false),
+        (_, None) => EchoBody::whole(text),
     };
     let mut response = Response::new(body);
     *response.status_mut() = wanted_status(request.headers());
@@ -138,6 +146,22 @@ async fn answer(
         .headers_mut()
         .insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
     Ok(response)
+}
+
+/// Takes the connection over from HTTP and sends back what comes.
+fn upgrade(request: &mut Request<Incoming>) -> Response<EchoBody> {
+    let upgraded = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgraded.await else { return };
+        let (mut reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
+        let _ = tokio::io::copy(&mut reader, &mut writer).await;
+    });
+    let mut response = Response::new(EchoBody::whole(String::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in [(CONNECTION, "upgrade"), (UPGRADE, "websocket")] {
+        response.headers_mut().insert(name, value.parse().expect("a header value"));
+    }
+    response
 }
 
 /// Reads the request's body to its end, so that the connection can serve the next one.
@@ -181,11 +205,12 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 
 impl EchoBody {
     fn whole(text: String) -> Self {
-        Self { piece: Some(text.into()), abort: None }
+        Self { piece: Some(text.into()), rest: None, broken: false }
     }
 
-    fn broken_after(text: String) -> Self {
-        Self { piece: Some(text.into()), abort: Some(Box::pin(tokio::time::sleep(ABORT_DELAY))) }
+    fn in_two(text: String, pause: Duration, broken: bool) -> Self {
+        let rest = Some(Box::pin(tokio::time::sleep(pause)));
+        Self { piece: Some(text.into()), rest, broken }
     }
 }
 
@@ -200,15 +225,16 @@ impl Body for EchoBody {
         if let Some(piece) = self.piece.take() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
-        match &mut self.abort {
-            Some(delay) => delay.as_mut().poll(context).map(|()| Some(Err(Abort))),
+        let broken = self.broken;
+        match &mut self.rest {
+            Some(pause) => pause.as_mut().poll(context).map(|()| broken.then_some(Err(Abort))),
             None => Poll::Ready(None),
         }
     }
 
     /// The size is known, and announced, only where the whole body will come.
     fn size_hint(&self) -> SizeHint {
-        match (&self.piece, &self.abort) {
+        match (&self.piece, &self.rest) {
             (Some(piece), None) => SizeHint::with_exact(piece.len().try_into().unwrap_or(u64::MAX)),
             _ => SizeHint::default(),
         }
