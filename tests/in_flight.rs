@@ -289,10 +289,10 @@ fn long_requests_hold_their_slots() {
     }
 }
 
-/// INF-1 c: a client that goes away while the store is asked gives its slots back, and its stream is
-/// never resumed.
+/// INF-1 c: a request that waits for the store holds slots of limits in shadow mode alone, a client
+/// that goes away meanwhile gives them back, and its stream is never resumed.
 #[test]
-fn inf_1_a_request_that_ends_while_it_waits_gives_its_slots_back() {
+fn inf_1_a_request_that_ends_while_it_waits_leaves_no_slot_behind() {
     let limit = |mode: &str, caps: Value| {
         json!({"name": mode, "mode": mode, "scope": "global", "consistency": "strict", "in_flight": caps,
                "shared": {"requests": 1000, "window": "1m"}})
@@ -302,9 +302,8 @@ fn inf_1_a_request_that_ends_while_it_waits_gives_its_slots_back() {
     let mut process = Process::new(&plugin.to_string(), 2).unwrap();
     let pairs: [(&[u8], &[u8]); 1] = [(b"x-tenant-id", b"acme")];
     for _ in 0..4 {
-        let waiting = [process.start(&pairs), process.start(&pairs)];
+        let waiting = [(); 3].map(|()| process.start(&pairs));
         assert!(waiting.iter().all(|(_, outcome)| *outcome == Outcome::Waits));
-        assert!(matches!(process.start(&pairs).1, Outcome::Answered(_)));
         process.pass(SECOND);
         assert_eq!(process.metric("fairshare_in_flight"), 2);
         waiting.into_iter().for_each(|(stream, _)| process.end(stream));

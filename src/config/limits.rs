@@ -1,6 +1,6 @@
 //! The section `limits`.
 
-use std::collections::BTreeMap;
+use crate::map::seeded;
 
 use super::error::Fault;
 use super::levels::{self, Terms};
@@ -81,12 +81,12 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
         scope: scope.unwrap_or(Scope::Node),
         consistency: read_consistency(&fields),
         levels: levels::read(&fields, terms),
-        overrides: BTreeMap::new(),
+        overrides: seeded(0),
         in_flight: fields
             .get("in_flight")
             .map(|node| in_flight::read(&node, None))
             .unwrap_or_default(),
-        in_flight_overrides: BTreeMap::new(),
+        in_flight_overrides: seeded(0),
         cost,
         on_store_error: read_on_store_error(&fields, scope),
         shadow: read_shadow(&fields),

@@ -4,12 +4,12 @@
 //! a caller goes on with its default and the other errors are found as well. Whoever called
 //! [`super::parse`] sees a policy only if nothing was reported at all.
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use super::document::Value;
 use super::error::{ErrorSink, Fault, quoted, shown};
 use super::{duration, nearest, number};
+use crate::map::seeded;
 use crate::units::Span;
 
 /// What an error shows instead of a value that is a secret.
@@ -90,9 +90,9 @@ impl<'a> Node<'a> {
             return None;
         };
         let fields = Fields { entries, path: self.path.clone(), errors: self.errors };
-        let mut seen = BTreeSet::new();
+        let mut seen = seeded(0);
         for (name, _) in entries {
-            if !seen.insert(name.as_str()) {
+            if seen.insert(name.as_str(), ()).is_some() {
                 fields.fail_name(name, Fault::new("is given more than once", "keep one of them"));
             }
         }
@@ -261,10 +261,10 @@ impl<'a> Fields<'a> {
 
     /// Every field with its name, in the order of the document, duplicates left out.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
-        let mut seen = BTreeSet::new();
+        let mut seen = seeded(0);
         self.entries.iter().filter_map(move |(name, value)| {
             let node = Node { value, path: self.path_of(name), errors: self.errors, secret: false };
-            seen.insert(name.as_str()).then_some((name.as_str(), node))
+            seen.insert(name.as_str(), ()).is_none().then_some((name.as_str(), node))
         })
     }
 

@@ -3,25 +3,30 @@
 use std::rc::Rc;
 
 use super::Refusal;
-use super::group_commit::Asker;
+use super::group_commit::{Asker, Delivery};
 use super::judgement::{Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
+use crate::limiter::Verdict;
 use crate::policy::{Charge, OnStoreError, Plan};
 use crate::store::leases::LeaseOutcome;
+use crate::store::node::NodeOutcome;
 use crate::store::{Answer, Decision, StoreError};
-use crate::units::Instant;
+use crate::units::{Instant, Span};
 
-/// A request whose global limits are being decided.
+/// A request whose global limits are being decided. It holds nothing of the node's meanwhile: what
+/// it wants there is charged when it is let through, and at that time.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: Undecided,
     /// The time at which it is decided without the store.
     deadline: Instant,
-    /// What the node charged, to be taken back if the request is not admitted.
-    pub(super) node: Charged,
+    timed: bool,
+    /// What the node is to charge, and whether it was asked if it could.
+    node: Vec<Charge>,
+    node_asked: bool,
     /// What is to be spent from leases, and what those said once it is spent.
-    pub(super) leased: Vec<Charge>,
+    leased: Vec<Charge>,
     spent: Option<Vec<Judgement>>,
     /// What the store is asked about.
     strict: Vec<Charge>,
@@ -36,25 +41,10 @@ pub(super) struct Undecided {
     pub(super) shadow_slots: Vec<Charge>,
 }
 
-/// Charges that the node made.
-#[derive(Debug, Default)]
-pub(super) struct Charged {
-    judgements: Vec<Judgement>,
-    at: Vec<Instant>,
-}
-
 /// How a request's limits ended.
 pub(super) enum Settled {
     Admitted(Vec<Judgement>),
     Refused(Refusal),
-}
-
-impl Waiting {
-    /// Whether it holds slots while it waits.
-    pub(super) fn holds_slots(&self) -> bool {
-        let node = self.node.judgements.iter().map(|judgement| &judgement.charge);
-        node.chain(&self.request.shadow_slots).any(|charge| charge.quota.is_in_flight())
-    }
 }
 
 impl Worker {
@@ -65,16 +55,18 @@ impl Worker {
         plan: Plan,
         now: Instant,
     ) -> Step {
-        let node = match self.charge_node(host, &plan.node, now) {
-            Ok(charged) => charged,
-            Err(refusal) => return self.end(host, request, Settled::Refused(refusal), now),
-        };
-        let Plan { leased, strict, .. } = plan;
-        if leased.is_empty() && strict.is_empty() {
-            return self.end(host, request, Settled::Admitted(node.judgements), now);
-        }
+        let Plan { node, leased, strict, .. } = plan;
         let deadline = now.plus(self.store_timeout());
-        let waiting = Waiting { request, deadline, node, leased, spent: None, strict };
+        let waiting = Waiting {
+            request,
+            deadline,
+            timed: false,
+            node,
+            node_asked: false,
+            leased,
+            spent: None,
+            strict,
+        };
         self.advance(host, waiting, now).unwrap_or(Step::Pause)
     }
 
@@ -101,6 +93,9 @@ impl Worker {
                     if waiting.deadline <= now {
                         return Some(self.settle_without_store(host, waiting, now));
                     }
+                    if let Err(refusal) = self.ask_node(host, &mut waiting, now) {
+                        return Some(self.refuse_waiting(host, waiting, *refusal, now));
+                    }
                     return match self.ask(host, short, Some(stream)) {
                         Ok(()) => self.wait(waiting),
                         Err(error) => Some(self.not_asked(host, waiting, error, now)),
@@ -109,9 +104,16 @@ impl Worker {
             }
         }
         if waiting.strict.is_empty() {
-            return Some(self.admitted(host, waiting, Vec::new(), now));
+            return Some(self.admit_waiting(host, waiting, Vec::new(), &[], now));
         }
-        let decision = Decision::decide(&waiting.strict, &self.policy);
+        if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
+            let judgements = judge(&waiting.strict, &verdicts);
+            return Some(self.refused(host, waiting, &judgements, now));
+        }
+        if let Err(refusal) = self.ask_node(host, &mut waiting, now) {
+            return Some(self.refuse_waiting(host, waiting, *refusal, now));
+        }
+        let decision = Decision::strict(&waiting.strict, &self.policy);
         let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
         match self.add(host, job) {
             Ok(()) => self.wait(waiting),
@@ -131,30 +133,79 @@ impl Worker {
         self.settle_without_store(host, waiting, now)
     }
 
-    fn wait(&mut self, waiting: Waiting) -> Option<Step> {
+    fn wait(&mut self, mut waiting: Waiting) -> Option<Step> {
+        if !std::mem::replace(&mut waiting.timed, true) {
+            self.deadlines.push_back((waiting.deadline, waiting.request.stream));
+        }
         self.streams.insert(waiting.request.stream, Stream::Waiting(Box::new(waiting)));
         None
+    }
+
+    /// Lets go of requests whose time is over. Deadlines come in their order, because all requests
+    /// have the same time.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some((deadline, stream)) = self.deadlines.front().copied() {
+            if deadline > now {
+                return;
+            }
+            self.deadlines.pop_front();
+            let waits = |stream: &Stream| matches!(stream, Stream::Waiting(waiting) if waiting.deadline <= now);
+            if self.streams.get(&stream).is_some_and(waits) {
+                let go_on = Delivery::GoOn(stream, Some(StoreError::Timeout));
+                self.group.add_ready(std::iter::once(go_on));
+            }
+        }
     }
 
     /// Ends the wait for the store's decision, with its answer or without.
     pub(super) fn settle(
         &mut self,
         host: &mut impl Host,
-        waiting: Waiting,
+        mut waiting: Waiting,
         result: Result<Answer, StoreError>,
         now: Instant,
     ) -> Step {
-        let Ok(answer) = result else { return self.settle_without_store(host, waiting, now) };
-        let judgements = judge(&waiting.strict, &answer.levels);
-        match answer.admitted {
-            true => self.admitted(host, waiting, judgements, now),
-            false => self.refused(host, waiting, &judgements, now),
+        let Ok(Answer { admitted, levels, grants }) = result else {
+            return self.settle_without_store(host, waiting, now);
+        };
+        if !admitted {
+            for (charge, told) in waiting.strict.iter().zip(&levels) {
+                self.leases.remember(charge, *told, now);
+            }
+            let judgements = judge(&waiting.strict, &levels);
+            return self.refused(host, waiting, &judgements, now);
+        }
+        // What a granted level says is about a further request.
+        let granted = |told: &Verdict| Verdict { admitted: true, retry_after: Span::ZERO, ..*told };
+        let levels: Vec<Verdict> = levels.iter().map(granted).collect();
+        let strict = std::mem::take(&mut waiting.strict);
+        let judgements = judge(&strict, &levels);
+        match self.charge_node(host, &waiting.node, now) {
+            Ok(node) => self.admitted(host, waiting, node, judgements, now),
+            Err(refusal) => {
+                let granted_at_us = grants.map_or(0, |grants| grants.clock_us);
+                self.return_strict(&strict, granted_at_us, now);
+                self.refuse_waiting(host, waiting, *refusal, now)
+            }
         }
     }
 
-    /// Gives back what a request has taken, wherever it took it.
-    pub(super) fn give_back(&mut self, host: &mut impl Host, waiting: &Waiting, now: Instant) {
-        self.refund(host, &waiting.node, now);
+    /// Asks the node, once, whether it would have room, before a request waits for anyone else.
+    fn ask_node(
+        &mut self,
+        host: &mut impl Host,
+        waiting: &mut Waiting,
+        now: Instant,
+    ) -> Result<(), Box<Refusal>> {
+        if std::mem::replace(&mut waiting.node_asked, true) || waiting.node.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.node.peek(host, &waiting.node, now);
+        self.judge_node(host, &waiting.node, &outcome).map(drop)
+    }
+
+    /// Gives back what a request has taken from leases.
+    pub(super) fn give_back(&mut self, waiting: &Waiting) {
         if waiting.spent.is_some() {
             self.leases.unspend(&waiting.leased);
         }
@@ -167,12 +218,40 @@ impl Worker {
         judgements: &[Judgement],
         now: Instant,
     ) -> Step {
-        self.give_back(host, &waiting, now);
-        let settled = match blamed(judgements).or(judgements.first()) {
-            Some(blamed) => Settled::Refused(Refusal::no_room(blamed, &self.policy)),
-            None => Settled::Admitted(Vec::new()),
-        };
-        self.end(host, waiting.request, settled, now)
+        match blamed(judgements).or(judgements.first()) {
+            Some(blamed) => {
+                let refusal = Refusal::no_room(blamed, &self.policy);
+                self.refuse_waiting(host, waiting, refusal, now)
+            }
+            None => self.end(host, waiting.request, Settled::Admitted(Vec::new()), now),
+        }
+    }
+
+    fn refuse_waiting(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        refusal: Refusal,
+        now: Instant,
+    ) -> Step {
+        self.give_back(&waiting);
+        self.end(host, waiting.request, Settled::Refused(refusal), now)
+    }
+
+    /// Charges the node, and with it `more` of its levels, and lets the request through.
+    fn admit_waiting(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        told: Vec<Judgement>,
+        more: &[Charge],
+        now: Instant,
+    ) -> Step {
+        let charges: Vec<Charge> = waiting.node.iter().chain(more).cloned().collect();
+        match self.charge_node(host, &charges, now) {
+            Ok(node) => self.admitted(host, waiting, node, told, now),
+            Err(refusal) => self.refuse_waiting(host, waiting, *refusal, now),
+        }
     }
 
     /// Ends a request that every level admits, with what all of them said.
@@ -180,12 +259,12 @@ impl Worker {
         &mut self,
         host: &mut impl Host,
         waiting: Waiting,
-        more: Vec<Judgement>,
+        mut judgements: Vec<Judgement>,
+        told: Vec<Judgement>,
         now: Instant,
     ) -> Step {
-        let mut judgements = waiting.node.judgements;
         judgements.extend(waiting.spent.unwrap_or_default());
-        judgements.extend(more);
+        judgements.extend(told);
         self.end(host, waiting.request, Settled::Admitted(judgements), now)
     }
 
@@ -204,9 +283,8 @@ impl Worker {
             match limit.on_store_error {
                 OnStoreError::Allow => {}
                 OnStoreError::Deny => {
-                    self.give_back(host, &waiting, now);
                     let refusal = Refusal::store_unavailable(charge.place, &policy);
-                    return self.end(host, waiting.request, Settled::Refused(refusal), now);
+                    return self.refuse_waiting(host, waiting, refusal, now);
                 }
                 OnStoreError::Local { fraction_ppm } => local.push(Charge {
                     id: limit.fallback_id,
@@ -215,13 +293,7 @@ impl Worker {
                 }),
             }
         }
-        match self.charge_node(host, &local, now) {
-            Ok(charged) => self.admitted(host, waiting, charged.judgements, now),
-            Err(refusal) => {
-                self.give_back(host, &waiting, now);
-                self.end(host, waiting.request, Settled::Refused(refusal), now)
-            }
-        }
+        self.admit_waiting(host, waiting, Vec::new(), &local, now)
     }
 
     /// Decides and charges on the node.
@@ -230,11 +302,21 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         now: Instant,
-    ) -> Result<Charged, Refusal> {
+    ) -> Result<Vec<Judgement>, Box<Refusal>> {
         if charges.is_empty() {
-            return Ok(Charged::default());
+            return Ok(Vec::new());
         }
         let outcome = self.node.decide(host, charges, now);
+        self.judge_node(host, charges, &outcome)
+    }
+
+    /// What the node says to `charges`, or the refusal that follows.
+    fn judge_node(
+        &self,
+        host: &mut impl Host,
+        charges: &[Charge],
+        outcome: &NodeOutcome,
+    ) -> Result<Vec<Judgement>, Box<Refusal>> {
         if outcome.evicted > 0 {
             host.count(self.metrics.evictions(), u64::try_from(outcome.evicted).unwrap_or(1));
         }
@@ -243,20 +325,12 @@ impl Worker {
         }
         let judgements = judge(charges, &outcome.verdicts);
         if outcome.admitted {
-            return Ok(Charged { judgements, at: outcome.charged_at });
+            return Ok(judgements);
         }
         // Contention refuses without a level that says no: then the first one takes the blame.
         match blamed(&judgements).or(judgements.first()) {
-            Some(blamed) => Err(Refusal::no_room(blamed, &self.policy)),
-            None => Ok(Charged::default()),
-        }
-    }
-
-    pub(super) fn refund(&mut self, host: &mut impl Host, charged: &Charged, now: Instant) {
-        if !charged.judgements.is_empty() {
-            let charges: Vec<Charge> =
-                charged.judgements.iter().map(|judgement| judgement.charge.clone()).collect();
-            self.node.refund(host, &charges, &charged.at, now);
+            Some(blamed) => Err(Box::new(Refusal::no_room(blamed, &self.policy))),
+            None => Ok(judgements),
         }
     }
 }

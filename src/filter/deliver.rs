@@ -31,7 +31,7 @@ impl Worker {
                     host.count(metric, 1);
                     self.deliver_answer(host, asker, result, now);
                 }
-                Delivery::Leases(stream, error) => {
+                Delivery::GoOn(stream, error) => {
                     self.deliver_to(host, stream, |worker, host, waiting| match error {
                         None => worker.advance(host, waiting, now),
                         Some(_) => Some(worker.settle_without_store(host, waiting, now)),
@@ -86,6 +86,6 @@ impl Worker {
     }
 
     pub(super) fn job(&self, asker: Asker, decision: Decision, deadline: Instant) -> Job {
-        Job { ticket: Ticket { asker, deadline, reloaded: false, over: false }, decision }
+        Job { ticket: Ticket { asker, deadline, reloaded: false }, decision }
     }
 }

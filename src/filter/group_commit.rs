@@ -59,12 +59,10 @@ pub(super) struct Ticket {
     pub(super) deadline: Instant,
     /// Whether the script was already sent for it; then it is not sent again.
     pub(super) reloaded: bool,
-    /// Whether the asker was told that it took too long.
-    pub(super) over: bool,
 }
 
-/// A call that is under way. It lasts until the last of its tickets is over; those that are over
-/// before are told so, and are not heard of again.
+/// A call that is under way. It lasts until the last of its tickets is over; requests whose own
+/// deadline comes first do not wait for its end.
 #[derive(Debug)]
 struct Call {
     tickets: Vec<Ticket>,
@@ -78,8 +76,8 @@ struct Call {
 pub(super) enum Delivery {
     /// What the store, or its absence, said.
     Answer(Asker, Result<Answer, StoreError>),
-    /// To a request that waited for leases: they may be there now, or the store failed.
-    Leases(StreamId, Option<StoreError>),
+    /// To a request: its leases may be there now, or it is to be decided without the store.
+    GoOn(StreamId, Option<StoreError>),
 }
 
 /// The jobs of one worker.
@@ -204,8 +202,7 @@ impl GroupCommit {
             if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
                 ticket.reloaded = true;
                 self.waiting.push_back(Job { ticket, decision });
-            } else if !ticket.over || result.is_ok() {
-                // What is granted too late is still granted: the asker decides what to do with it.
+            } else {
                 self.ready.push_back(Delivery::Answer(ticket.asker, result));
             }
         }
@@ -217,33 +214,19 @@ impl GroupCommit {
     }
 
     fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
-        let waiting = tickets.iter().filter(|ticket| !ticket.over);
         let failed = |ticket: &Ticket| Delivery::Answer(ticket.asker.clone(), Err(error));
-        self.ready.extend(waiting.map(failed));
+        self.ready.extend(tickets.iter().map(failed));
     }
 
-    /// Tells askers that have waited for too long. A call that should have ended long ago has been
-    /// forgotten by the host, and is forgotten here as well.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let waiting = std::mem::take(&mut self.waiting);
-        for job in waiting {
-            match job.ticket.deadline <= now {
-                true => self.fail(&[job.ticket], StoreError::Timeout),
-                false => self.waiting.push_back(job),
+    /// Gives up calls that should have ended long ago: the host has forgotten them.
+    pub(super) fn forget(&mut self, now: Instant) {
+        let calls = std::mem::take(&mut self.calls);
+        for (id, call) in calls {
+            match call.deadline.plus(FORGOTTEN_AFTER) <= now {
+                true => self.fail_call(&call.tickets, StoreError::Timeout),
+                false => self.calls.push((id, call)),
             }
         }
-        let mut calls = std::mem::take(&mut self.calls);
-        for (_, call) in &mut calls {
-            for ticket in call.tickets.iter_mut().filter(|ticket| ticket.deadline <= now) {
-                self.fail(std::slice::from_ref(ticket), StoreError::Timeout);
-                ticket.over = true;
-            }
-        }
-        let forgotten = |call: &Call| call.deadline.plus(FORGOTTEN_AFTER) <= now;
-        let lost = calls.iter().filter(|(_, call)| forgotten(call)).count();
-        self.ended.extend(std::iter::repeat_n(Err(StoreError::Timeout), lost));
-        calls.retain(|(_, call)| !forgotten(call));
-        self.calls = calls;
     }
 
     /// How calls ended since the last look.

@@ -10,6 +10,7 @@ use super::worker::Worker;
 use crate::host::{Host, StreamId};
 use crate::map::Map;
 use crate::policy::{Charge, Policy};
+use crate::store::lease::LeaseTerms;
 use crate::store::leases::LeaseKey;
 use crate::store::{Answer, Decision, Grants, StoreError};
 use crate::units::Instant;
@@ -100,7 +101,7 @@ impl Worker {
         };
         let question = self.questions.remove(&keys(charges));
         let waiting = question.into_iter().flat_map(|question| question.waiting);
-        self.group.add_ready(waiting.map(|stream| Delivery::Leases(stream, error)));
+        self.group.add_ready(waiting.map(|stream| Delivery::GoOn(stream, error)));
     }
 
     /// Adds what happened to leases since the last time to the metrics.
@@ -120,11 +121,24 @@ impl Worker {
         let policy: Rc<Policy> = Rc::clone(&self.policy);
         let deadline = now.plus(self.store_timeout());
         for (charge, parcel) in self.leases.leftovers(now) {
-            let decision =
-                Decision::give_back(&charge, parcel.units, parcel.granted_at_us, &policy);
+            let charge = Charge {
+                cost: parcel.units,
+                quota: *LeaseTerms::of(&charge.quota).charged(),
+                ..charge
+            };
+            let decision = Decision::give_back(&[charge], parcel.granted_at_us, &policy);
             let job = self.job(Asker::Return(parcel.units), decision, deadline);
             self.group.add_awake(job);
         }
+    }
+}
+
+impl Worker {
+    /// Sends back what the store has charged for a request that the node refuses after all.
+    pub(super) fn return_strict(&mut self, charges: &[Charge], granted_at_us: u64, now: Instant) {
+        let decision = Decision::give_back(charges, granted_at_us, &self.policy);
+        let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
+        self.group.add_awake(job);
     }
 }
 

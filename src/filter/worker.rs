@@ -12,6 +12,7 @@
 //! slots and the fields that its answer will have. The end comes once for every request, however it
 //! ended; only where the host's VM is lost does it never come.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::breaker::Breaker;
@@ -27,6 +28,9 @@ use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
 use crate::store::node::NodeStore;
 use crate::units::{Instant, Span};
+
+/// How often the worker does what need not be done at once.
+const CHORES_PERIOD: Span = Span::from_millis(100);
 
 /// What the host is to do with a request now.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +51,9 @@ pub struct Worker {
     pub(super) node: NodeStore,
     pub(super) streams: Map<StreamId, Stream>,
     pub(super) group: GroupCommit,
+    /// When requests that wait are to be let go, the first one first.
+    pub(super) deadlines: VecDeque<(Instant, StreamId)>,
+    chores_at: Instant,
     pub(super) breaker: Breaker,
     pub(super) health: StoreHealth,
     pub(super) leases: Leases,
@@ -75,6 +82,8 @@ impl Worker {
             node: NodeStore::new(&policy.namespace, seed_candidate),
             streams: seeded(0),
             group: GroupCommit::default(),
+            deadlines: VecDeque::new(),
+            chores_at: Instant::ORIGIN,
             breaker: Breaker::default(),
             health: StoreHealth::new(&policy.namespace),
             leases: Leases::new(seed_candidate),
@@ -94,7 +103,12 @@ impl Worker {
     #[must_use]
     pub fn tick_period(&self) -> Span {
         let caps = self.policy.limits.iter().any(Limit::caps_in_flight);
-        Span::from_millis(if caps || self.policy.store.is_some() { 100 } else { 1000 })
+        match (&self.policy.store, caps) {
+            // No request waits for the store for longer than its timeout and one such period.
+            (Some(_), _) => Span::from_millis(10),
+            (None, true) => CHORES_PERIOD,
+            (None, false) => Span::from_secs(1),
+        }
     }
 
     /// A request's headers have arrived.
@@ -149,7 +163,7 @@ impl Worker {
     pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
         match self.streams.remove(&stream) {
             Some(Stream::Waiting(waiting)) => {
-                self.give_back(host, &waiting, now);
+                self.give_back(&waiting);
                 self.release(host, &waiting.request.shadow_slots, now);
                 host.count(self.metrics.errored(), 1);
             }
@@ -180,11 +194,20 @@ impl Worker {
 
     /// Time has passed.
     pub fn on_tick(&mut self, host: &mut impl Host, now: Instant) {
-        self.group.expire(now);
+        self.expire(now);
+        self.group.forget(now);
+        if self.chores_at <= now {
+            self.chores_at = now.plus(CHORES_PERIOD);
+            self.do_chores(host, now);
+        }
+        self.on_wake(host, now);
+    }
+
+    /// What need not be done at once.
+    fn do_chores(&mut self, host: &mut impl Host, now: Instant) {
         self.look_after_store(host, now);
         self.return_leftovers(now);
         self.count_lease_events(host);
-        self.on_wake(host, now);
         self.node.renew(host, now);
         let holding = self.streams.values().filter(|stream| stream.holds_slots()).count();
         let holding = u64::try_from(holding).unwrap_or(u64::MAX);
@@ -197,7 +220,7 @@ impl Worker {
 impl Stream {
     fn holds_slots(&self) -> bool {
         match self {
-            Self::Waiting(waiting) => waiting.holds_slots(),
+            Self::Waiting(waiting) => !waiting.request.shadow_slots.is_empty(),
             Self::Admitted { slots, .. } => !slots.is_empty(),
         }
     }

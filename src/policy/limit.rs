@@ -1,6 +1,6 @@
 //! One limit: what it applies to, and what each of its levels allows.
 
-use std::collections::BTreeMap;
+use crate::map::Map;
 use std::fmt;
 use std::rc::Rc;
 
@@ -95,11 +95,11 @@ pub struct Limit {
     /// What its levels allow.
     pub levels: Levels,
     /// What replaces `levels` for some tenants; the shared level is never among it.
-    pub overrides: BTreeMap<String, Levels>,
+    pub overrides: Map<String, Levels>,
     /// Caps on requests in flight. They hold on each node, whatever the scope.
     pub in_flight: Levels,
     /// What replaces `in_flight` for some tenants; the shared level is never among it.
-    pub in_flight_overrides: BTreeMap<String, Levels>,
+    pub in_flight_overrides: Map<String, Levels>,
     /// Units that one request spends. At least one.
     pub cost: u64,
     /// What happens while the store is out of reach.
@@ -228,7 +228,7 @@ impl Levels {
     }
 }
 
-fn replaced(levels: &Levels, overrides: &BTreeMap<String, Levels>, tenant: Option<&str>) -> Levels {
+fn replaced(levels: &Levels, overrides: &Map<String, Levels>, tenant: Option<&str>) -> Levels {
     match tenant.and_then(|tenant| overrides.get(tenant)) {
         Some(replacing) => levels.replaced_by(replacing),
         None => *levels,

@@ -101,12 +101,19 @@ impl Decision {
         Self::about(charges, policy, Operation::Lease(wants), charged)
     }
 
-    /// The message that `units` of those granted at `granted_at_us` are not needed.
+    /// The question that charges one request, if all levels have room for it.
     #[must_use]
-    pub fn give_back(charge: &Charge, units: u64, granted_at_us: u64, policy: &Policy) -> Self {
-        let charge = Charge { cost: units, ..charge.clone() };
-        let charged = |quota: &Quota| *LeaseTerms::of(quota).charged();
-        Self::about(&[charge], policy, Operation::Return(vec![granted_at_us]), charged)
+    pub fn strict(charges: &[Charge], policy: &Policy) -> Self {
+        let only = |charge: &Charge| Want { firm: charge.cost, ahead: 0 };
+        let wants = charges.iter().map(only).collect();
+        Self::about(charges, policy, Operation::Lease(wants), |quota| *quota)
+    }
+
+    /// The message that the costs of `charges`, granted at `granted_at_us`, are not needed.
+    #[must_use]
+    pub fn give_back(charges: &[Charge], granted_at_us: u64, policy: &Policy) -> Self {
+        let times = vec![granted_at_us; charges.len()];
+        Self::about(charges, policy, Operation::Return(times), |quota| *quota)
     }
 
     fn about(

@@ -150,6 +150,13 @@ impl Leases {
         self.events.granted = self.events.granted.saturating_add(units);
     }
 
+    /// Remembers that the store refused `charge`, if its level is one that did.
+    pub fn remember(&mut self, charge: &Charge, told: Verdict, now: Instant) {
+        if !told.admitted {
+            self.lease(charge).take(0, 0, told, now, now);
+        }
+    }
+
     /// Takes out parcels that can go back to the store, and forgets leases that hold nothing.
     pub fn leftovers(&mut self, now: Instant) -> Vec<(Charge, Parcel)> {
         let mut over = Vec::new();

@@ -74,6 +74,19 @@ impl NodeStore {
         }
     }
 
+    /// Decides all charges, and charges none.
+    pub fn peek(
+        &mut self,
+        shared: &mut impl SharedData,
+        charges: &[Charge],
+        now: Instant,
+    ) -> NodeOutcome {
+        match self.look(shared, charges, now) {
+            Ok((outcome, _, _)) => outcome,
+            Err(SharedDataFailure) => NodeOutcome::gave_up(charges),
+        }
+    }
+
     /// Decides all charges, and charges them if every one fits.
     pub fn decide(
         &mut self,
@@ -81,23 +94,9 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
-        let Ok(cells) = self.cells(shared, charges) else {
+        let Ok((mut outcome, cells, seen)) = self.look(shared, charges, now) else {
             return NodeOutcome::gave_up(charges);
         };
-        let mut outcome = NodeOutcome {
-            admitted: true,
-            verdicts: vec![],
-            charged_at: vec![],
-            ..Default::default()
-        };
-        outcome.verdicts = charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect();
-        let mut seen = Vec::with_capacity(cells.len());
-        for cell in &cells {
-            let Ok(value) = shared.get(&cell.key) else { return NodeOutcome::gave_up(charges) };
-            let verdicts = &mut outcome.verdicts;
-            outcome.admitted &= cell.peek(&value.bytes, charges, &self.own, now, verdicts);
-            seen.push(value);
-        }
         if outcome.admitted {
             self.charge_all(shared, &cells, seen, charges, now, &mut outcome);
         }
@@ -105,6 +104,26 @@ impl NodeStore {
             charges.iter().for_each(|charge| self.own.change(charge, 1, 0, now));
         }
         outcome
+    }
+
+    /// Reads every cell and decides over what stands there.
+    fn look(
+        &mut self,
+        shared: &mut impl SharedData,
+        charges: &[Charge],
+        now: Instant,
+    ) -> Result<(NodeOutcome, Vec<Cell>, Vec<Versioned>), SharedDataFailure> {
+        let cells = self.cells(shared, charges)?;
+        let verdicts = charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect();
+        let mut outcome = NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() };
+        let mut seen = Vec::with_capacity(cells.len());
+        for cell in &cells {
+            let value = shared.get(&cell.key)?;
+            let verdicts = &mut outcome.verdicts;
+            outcome.admitted &= cell.peek(&value.bytes, charges, &self.own, now, verdicts);
+            seen.push(value);
+        }
+        Ok((outcome, cells, seen))
     }
 
     /// Takes back charges that [`decide`](Self::decide) made; `charged_at` is what it returned, or

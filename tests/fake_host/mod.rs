@@ -207,16 +207,28 @@ impl Process {
                 } else {
                     break;
                 }
-                for (stream, outcome) in std::mem::take(&mut host.outcomes) {
-                    let outcome = match outcome {
-                        Outcome::Passed(_) => Outcome::Passed(worker.on_response(stream)),
-                        other => other,
-                    };
-                    settled.push((stream, outcome));
-                }
+                settled.extend(host.take_outcomes(worker));
             }
         }
         settled
+    }
+
+    /// Runs all wake-ups, and lets the store say nothing. Returns what became of requests, and how
+    /// many calls are under way.
+    pub fn wake(&mut self) -> (Vec<(StreamId, Outcome)>, usize) {
+        let mut settled = Vec::new();
+        let mut calls = 0;
+        for FakeWorker { worker, host } in &mut self.workers {
+            let now = self.machine.borrow().now;
+            settled.extend(host.take_outcomes(worker));
+            while host.wakes > 0 {
+                host.wakes -= 1;
+                worker.on_wake(host, now);
+                settled.extend(host.take_outcomes(worker));
+            }
+            calls += host.calls.len();
+        }
+        (settled, calls)
     }
 
     /// A request is over, in whatever way. Workers that do not know it, because it was refused or
@@ -299,6 +311,18 @@ impl SharedData for SharedMap {
 }
 
 impl FakeHost {
+    /// What became of requests in one callback. The proxy runs each of them nested in the one before,
+    /// on one stack, so a callback may not have many.
+    fn take_outcomes(&mut self, worker: &mut Worker) -> Vec<(StreamId, Outcome)> {
+        let outcomes = std::mem::take(&mut self.outcomes);
+        assert!(outcomes.len() <= 64, "{} requests in one callback", outcomes.len());
+        let with_fields = |(stream, outcome)| match outcome {
+            Outcome::Passed(_) => (stream, Outcome::Passed(worker.on_response(stream))),
+            other => (stream, other),
+        };
+        outcomes.into_iter().map(with_fields).collect()
+    }
+
     fn new(machine: &Rc<RefCell<Machine>>, metric_names: Vec<String>) -> Self {
         Self {
             shared: SharedMap::new(machine),

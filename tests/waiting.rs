@@ -1,0 +1,200 @@
+//! Requests that wait for the store: what they hold, who is told, and when.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and they do have a clock"
+)]
+
+mod fake_host;
+mod support;
+
+use fairshare::host::StreamId;
+use fairshare::units::Span;
+use fake_host::{Outcome, Process};
+use serde_json::{Value, json};
+use support::redis::Redis;
+
+/// A strict global limit that has room, and a node limit of five a second.
+fn plugin(consistency: &str) -> Value {
+    json!({
+        "limits": [
+            {"name": "fleet", "scope": "global", "consistency": consistency,
+             "on_store_error": "deny", "tenant": {"requests": 1000, "window": "1h"}},
+            {"name": "node", "tenant": {"requests": 5, "window": "1s"}},
+        ],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    })
+}
+
+fn process(consistency: &str) -> Process {
+    Process::new(&plugin(consistency).to_string(), 1).expect("a configuration")
+}
+
+fn start(process: &mut Process, tenant: &str) -> (StreamId, Outcome) {
+    process.start(&[(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())])
+}
+
+fn passed(outcomes: &[(StreamId, Outcome)]) -> usize {
+    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Passed(_))).count()
+}
+
+fn status(outcome: &Outcome) -> u16 {
+    match outcome {
+        Outcome::Answered(reply) => reply.status,
+        Outcome::Passed(_) => 200,
+        Outcome::Waits => 0,
+    }
+}
+
+/// Goal: what waits is charged on the node when it is let through, not when it came, so that the
+/// node's window holds for what goes upstream.
+#[test]
+fn a_node_window_is_not_exceeded_by_requests_that_waited() {
+    for consistency in ["strict", "leased"] {
+        let redis = Redis::start();
+        let mut process = process(consistency);
+        let mut upstream = 0;
+        for _ in 0..5 {
+            let (_, outcome) = start(&mut process, "acme");
+            assert_eq!(outcome, Outcome::Waits);
+        }
+        process.advance(Span::from_millis(40));
+        upstream += passed(&process.run(&mut |body| Ok(redis.exchange(body))));
+        // A second after they came, and less than one after they were let through.
+        process.advance(Span::from_millis(965));
+        for _ in 0..5 {
+            let (_, outcome) = start(&mut process, "acme");
+            upstream += usize::from(matches!(outcome, Outcome::Passed(_)));
+        }
+        upstream += passed(&process.run(&mut |body| Ok(redis.exchange(body))));
+        assert_eq!(upstream, 5, "{consistency}");
+    }
+}
+
+/// Goal: requests that the store refuses, or that wait for it, take no room from others on the node.
+#[test]
+fn waiting_and_refused_requests_hold_nothing_on_the_node() {
+    let redis = Redis::start();
+    let mut plugin = plugin("strict");
+    plugin["limits"][0]["tenant"] = json!({"requests": 1, "window": "1h"});
+    plugin["limits"][1] = json!({"name": "node", "shared": {"rate": 10, "per": "1m", "burst": 10}});
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    for _ in 0..100 {
+        start(&mut process, "noisy");
+    }
+    // While the noisy ones wait, the quiet ones still have the node's room.
+    for tenant in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+        assert_eq!(start(&mut process, tenant).1, Outcome::Waits);
+    }
+    let outcomes = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(passed(&outcomes), 10, "one noisy one and nine quiet ones");
+}
+
+/// Goal: many who wait are delivered in portions that the proxy's stack can take.
+#[test]
+fn many_waiting_requests_are_delivered_in_portions() {
+    let redis = Redis::start();
+    let mut plugin = plugin("strict");
+    plugin["limits"].as_array_mut().unwrap().pop();
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    for _ in 0..600 {
+        start(&mut process, "acme");
+    }
+    assert_eq!(passed(&process.run(&mut |body| Ok(redis.exchange(body)))), 600);
+}
+
+/// Goal: a store that never says anything delays nobody beyond its timeout.
+#[test]
+fn a_silent_store_lets_go_at_its_timeout() {
+    for consistency in ["strict", "leased"] {
+        let mut process = process(consistency);
+        let (first, _) = start(&mut process, "acme");
+        process.advance(Span::from_millis(30));
+        let (second, _) = start(&mut process, "acme");
+        assert!(process.wake().1 >= 1, "a call is under way");
+        process.advance(Span::from_millis(19));
+        process.tick();
+        assert!(process.wake().0.is_empty(), "nobody is told too soon");
+        process.advance(Span::from_millis(1));
+        process.tick();
+        let told = process.wake().0;
+        assert_eq!(told[0].0, first);
+        assert!(told.iter().all(|(_, outcome)| status(outcome) == 503));
+        process.advance(Span::from_millis(31));
+        process.tick();
+        let later = process.wake().0;
+        assert!(told.iter().chain(&later).any(|(stream, _)| *stream == second));
+    }
+}
+
+/// Goal: a request near its deadline does not take those that came later with it.
+#[test]
+fn one_old_request_does_not_fail_a_call() {
+    let redis = Redis::start();
+    let mut process = process("strict");
+    let (old, _) = start(&mut process, "acme");
+    process.advance(Span::from_millis(40));
+    let (young, _) = start(&mut process, "globex");
+    process.wake();
+    process.advance(Span::from_millis(20));
+    process.tick();
+    let told = process.wake().0;
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].0, status(&told[0].1)), (old, 503));
+    let answered = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(answered.len(), 1);
+    assert_eq!((answered[0].0, status(&answered[0].1)), (young, 200));
+}
+
+/// Goal: who goes away is not asked for, unless the question is already on its way, and never
+/// answered; others who wait for the same lease get it.
+#[test]
+fn aborted_initiator_does_not_cancel_the_refill() {
+    let redis = Redis::start();
+    let mut process = process("leased");
+    let (initiator, _) = start(&mut process, "acme");
+    let (other, _) = start(&mut process, "acme");
+    process.end(initiator);
+    let answered = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(answered.len(), 1);
+    assert_eq!((answered[0].0, status(&answered[0].1)), (other, 200));
+    assert_eq!(process.metrics_with(&["outcome=errored"]), 1);
+}
+
+#[test]
+fn a_strict_request_that_goes_away_is_not_charged() {
+    let redis = Redis::start();
+    let mut process = process("strict");
+    let (gone, _) = start(&mut process, "acme");
+    process.end(gone);
+    let answered = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert!(answered.is_empty());
+    assert!(redis.keys().is_empty(), "{:?}", redis.keys());
+}
+
+/// Goal: however many wait, few calls are under way.
+#[test]
+fn few_calls_are_under_way_at_a_time() {
+    let mut process = process("strict");
+    for _ in 0..50 {
+        start(&mut process, "acme");
+        process.wake();
+    }
+    assert!((1..=8).contains(&process.wake().1));
+}
+
+/// Goal: a worker takes on a bounded number of waiting requests, and decides others without the
+/// store.
+#[test]
+fn what_waits_is_bounded() {
+    let mut plugin = plugin("strict");
+    plugin["limits"].as_array_mut().unwrap().pop();
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let outcomes: Vec<_> = (0..17_000).map(|_| start(&mut process, "acme").1).collect();
+    assert!(outcomes.iter().take(16_384).all(|outcome| *outcome == Outcome::Waits));
+    assert!(outcomes.iter().skip(16_384).all(|outcome| status(outcome) == 503));
+}
