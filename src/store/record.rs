@@ -16,6 +16,11 @@ const FILL_HELD: u8 = u8::MAX;
 /// The fill of a limit that is used up.
 const FILL_USED_UP: u8 = FILL_HELD - 1;
 
+/// Entries that a record keeps: a rate and a cap for as many limits as there may be. More there can
+/// only be where limits were renamed over and over within their windows; then those that were charged
+/// last are kept.
+const ENTRIES_MAX: usize = 2 * crate::policy::MAX_LIMITS;
+
 /// What one subject has used of one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -28,7 +33,7 @@ pub struct Entry {
     usage: Usage,
 }
 
-/// What one subject has used, by limit. At most [`crate::policy::MAX_LIMITS`] entries.
+/// What one subject has used, by limit, the one charged last at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record(Vec<Entry>);
 
@@ -58,10 +63,8 @@ impl Record {
 
     /// Sets what was used of the entry's limit.
     pub fn set(&mut self, entry: Entry) {
-        match self.0.iter_mut().find(|old| old.limit == entry.limit) {
-            Some(old) => *old = entry,
-            None => self.0.push(entry),
-        }
+        self.0.retain(|old| old.limit != entry.limit);
+        self.0.push(entry);
     }
 
     /// The slots that are taken under `limit`, with this share in the place of its holder's.
@@ -101,6 +104,7 @@ impl Record {
     pub(super) fn encode(&self, now: Instant) -> Vec<u8> {
         let mut live: Vec<Entry> =
             self.0.iter().filter(|entry| entry.expires_at > now).cloned().collect();
+        live.drain(..live.len().saturating_sub(ENTRIES_MAX));
         let bytes = postcard::to_allocvec(&live).unwrap_or_default();
         if bytes.len() <= RECORD_BYTES_FINE || rate_bytes(&live) <= RECORD_BYTES_FINE {
             return bytes;
