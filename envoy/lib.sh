@@ -145,9 +145,12 @@ port_holder() {
     sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/\1 (pid \2)/p' | head -n 1
 }
 
-# need_port PORT VARIABLE: one line where the port is taken.
+# need_port PORT VARIABLE: one line where that is no port, or it is taken.
 need_port() {
   local holder
+  if ! [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] || [ "$1" -gt 65535 ]; then
+    die "$2 is '$1', which is no port: set it to a number from 1 to 65535"
+  fi
   port_is_busy "$1" || return 0
   holder=$(port_holder "$1")
   die "port $1 is taken${holder:+ by $holder}: stop that, or choose another with $2=PORT"

@@ -43,7 +43,8 @@ supervisor_log=$RUN_DIR/supervisor.log
 
 # Holds file 9 for as long as this checkout's set-up runs, in the supervisor too.
 lock() {
-  mkdir -p "$RUN_DIR"
+  # The configuration may hold the store's password.
+  mkdir -p "$RUN_DIR" && chmod 700 "$RUN_DIR"
   exec 9>"$RUN_DIR/lock"
   flock -n 9 || die "this checkout's set-up is running already: stop it with ./envoy/down.sh first"
   # Left over where a supervisor was killed.
@@ -117,6 +118,8 @@ END
 lock
 need_port "$FAIRSHARE_PORT" FAIRSHARE_PORT
 need_port "$FAIRSHARE_ADMIN_PORT" FAIRSHARE_ADMIN_PORT
+[ "$FAIRSHARE_PORT" != "$FAIRSHARE_ADMIN_PORT" ] ||
+  die "FAIRSHARE_PORT and FAIRSHARE_ADMIN_PORT are both $FAIRSHARE_PORT: choose two ports"
 prepare
 start_supervisor
 if [ -n "$detach" ]; then

@@ -191,6 +191,7 @@ on_the_fake_host!(FakeRig::default() =>
     identity::header_names_have_no_case,
     identity::long_names_are_refused_and_separators_do_not_collide,
     identity::one_credential_has_one_bucket,
+    identity::joined_credentials_are_refused,
 );
 
 on_the_fake_host!(FakeRig::default() =>

@@ -111,6 +111,12 @@ impl Worker {
         }
     }
 
+    /// Whether requests are let through unseen.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.policy.mode == Mode::Off
+    }
+
     /// A request's headers have arrived.
     pub fn on_request(
         &mut self,
@@ -119,7 +125,7 @@ impl Worker {
         headers: HeaderMap<'_>,
         now: Instant,
     ) -> Step {
-        if self.policy.mode == Mode::Off {
+        if self.is_off() {
             return Step::Continue;
         }
         let policy = Rc::clone(&self.policy);

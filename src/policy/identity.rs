@@ -238,8 +238,15 @@ impl CredentialPolicy {
             if value.len() > self.max_length {
                 return Err(IdentityRefusal::Invalid(IdentityPart::Credential));
             }
-            if let Some(credential) = source.read(value) {
-                return Ok(Some(credential));
+            match source.read(value) {
+                // The proxy joins repeated lines of these headers with a comma, which no token has.
+                Some(Credential { scheme: None, secret })
+                    if source.wants_a_token() && secret.contains(&b',') =>
+                {
+                    return Err(IdentityRefusal::Ambiguous(IdentityPart::Credential));
+                }
+                Some(credential) => return Ok(Some(credential)),
+                None => {}
             }
         }
         Ok(None)
@@ -247,6 +254,11 @@ impl CredentialPolicy {
 }
 
 impl CredentialSource {
+    /// Whether what stands behind the scheme is one token without a comma (RFC 6750, RFC 7617).
+    fn wants_a_token(&self) -> bool {
+        matches!(self.scheme.as_deref(), Some("bearer" | "basic"))
+    }
+
     fn read<'a>(&self, value: &'a [u8]) -> Option<Credential<'a>> {
         let plain = Credential { scheme: None, secret: value };
         if let Some(wanted) = &self.scheme {

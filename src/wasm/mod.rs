@@ -157,6 +157,9 @@ impl Context for Stream {}
 
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _num_headers: usize, _end_of_stream: bool) -> Action {
+        if with(&self.plugin, |plugin| plugin.worker.is_off()) == Some(true) {
+            return Action::Continue;
+        }
         let headers = host::request_headers();
         #[cfg(feature = "test-trap")]
         trap::where_asked(&headers);

@@ -78,6 +78,18 @@ pub fn long_names_are_refused_and_separators_do_not_collide(rig: &mut dyn Rig) {
     assert_eq!(rig.send(&by("a b\tc").header("x-api-key", "d")).status, 400);
 }
 
+/// CRD-1: a second credential beside the first, on a line of its own or behind a comma, as the proxy
+/// joins such lines, is ambiguous and no way around the first one's bucket.
+pub fn joined_credentials_are_refused(rig: &mut dyn Rig) {
+    rig.update(&node_limit(json!({"credential": window(2, "1m")}))).unwrap();
+    let plain = Request::get("/").header("authorization", "Bearer k1");
+    expect(rig, &plain, 2, 1);
+    let refused = rig.send(&plain.clone().header("authorization", "Bearer x1"));
+    assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("identity_ambiguous")));
+    let joined = Request::get("/").header("authorization", "Bearer k1,x2");
+    assert_eq!(rig.send(&joined).status, 400);
+}
+
 /// CRD-1: one credential has one bucket, however its scheme and blanks are spelt.
 pub fn one_credential_has_one_bucket(rig: &mut dyn Rig) {
     rig.update(&merged(
