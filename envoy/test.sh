@@ -163,6 +163,7 @@ get_tools() {
   command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
   get_envoy
   get_redis
+  get_clients
 }
 
 need_lints() {

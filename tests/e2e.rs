@@ -12,6 +12,9 @@
 /// Tenants and routes that other parts of Envoy know.
 #[path = "e2e/attributes.rs"]
 mod attributes;
+/// Client libraries as they are used, with their own ways to retry.
+#[path = "e2e/clients.rs"]
+mod clients;
 /// Where a request comes from, in every mode of Envoy.
 #[path = "e2e/forwarding.rs"]
 mod forwarding;
