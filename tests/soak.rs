@@ -1,0 +1,192 @@
+//! Minutes of everything at once: aborts, resets, huge and odd headers, slow requests, refusals, a
+//! store that comes and goes, and a reload every few seconds. Run by `./envoy/soak.sh`.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and they do have a clock and an environment"
+)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::client::{Connection, Request};
+use support::envoy::{Envoy, Update};
+use support::process::poll_until;
+use support::redis::Redis;
+
+const MIB: u64 = 1 << 20;
+const RELOAD_EVERY: Duration = Duration::from_secs(4);
+
+/// How many requests ended in which way.
+#[derive(Default)]
+struct Tally {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    bad: AtomicU64,
+    unavailable: AtomicU64,
+    aborted: AtomicU64,
+}
+
+fn plugin(round: u64) -> Value {
+    let window = |requests: u64| json!({"requests": requests, "window": "1s"});
+    json!({
+        "limits": [
+            {"name": "node", "shared": window(80), "tenant": window(5 + round % 7),
+             "credential": {"rate": 10, "per": "1s", "burst": 20},
+             "in_flight": {"shared": 200, "tenant": 50, "credential": 20}},
+            {"name": "leased", "match": {"path_prefix": "/leased"}, "scope": "global",
+             "shared": window(40), "tenant": window(4)},
+            {"name": "strict", "match": {"path_prefix": "/strict"}, "scope": "global",
+             "consistency": "strict", "on_store_error": "deny", "tenant": window(3)},
+            {"name": "watched", "mode": "shadow", "tenant": window(3), "in_flight": {"tenant": 1}},
+        ],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    })
+}
+
+/// A number as good as random, from a seed that moves on (SplitMix64).
+fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// A number below `end`.
+fn below(seed: &mut u64, end: usize) -> usize {
+    usize::try_from(random(seed) % u64::try_from(end).unwrap()).unwrap()
+}
+
+/// A byte that no ASCII text has.
+fn odd_byte(seed: &mut u64) -> u8 {
+    u8::try_from(0x80 + random(seed) % 0x80).unwrap()
+}
+
+/// Any request at all: known and invented tenants, odd bytes, huge values, slow answers.
+fn request(seed: &mut u64) -> Request {
+    let path = ["/", "/leased", "/strict"][below(seed, 3)];
+    let mut request = match random(seed) % 4 {
+        0 => Request::post(path, vec![b'x'; below(seed, 100_000)]),
+        _ => Request::get(path),
+    };
+    request = match random(seed) % 8 {
+        0 => request,
+        1 => request.tenant([b'a', odd_byte(seed)]),
+        2 => request.tenant("a").tenant("b"),
+        3 => request.tenant(format!("invented-{}", random(seed))),
+        number => request.tenant(format!("tenant-{number}")),
+    };
+    if below(seed, 2) == 0 {
+        request = request.header("authorization", format!("Bearer k{}", random(seed) % 5));
+    }
+    match random(seed) % 16 {
+        0 => request.header("x-echo-delay-ms", (random(seed) % 1500).to_string()),
+        1 => request.header("x-echo-abort", ["headers", "body"][below(seed, 2)]),
+        2 => request.header("x-huge", vec![b'h'; below(seed, 50_000)]),
+        3 => request.header("x-odd", [odd_byte(seed), odd_byte(seed)]),
+        _ => request,
+    }
+}
+
+fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
+    let count = |counter: &AtomicU64| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let request = request(&mut seed);
+        let Ok(mut connection) = Connection::open(port) else { continue };
+        if below(&mut seed, 5) == 0 {
+            // Half a request, or a whole one whose answer nobody waits for.
+            let bytes = request.to_bytes();
+            let end = bytes.len() - below(&mut seed, bytes.len().min(200));
+            drop(connection.send_raw(&bytes[..end]));
+            thread::sleep(Duration::from_millis(random(&mut seed) % 30));
+            count(&tally.aborted);
+            continue;
+        }
+        match connection.send(&request).map(|answer| answer.status) {
+            Ok(200) => count(&tally.admitted),
+            Ok(429) => count(&tally.refused),
+            Ok(503) => count(&tally.unavailable),
+            Ok(_) => count(&tally.bad),
+            Err(_) => count(&tally.aborted),
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: ./envoy/soak.sh"]
+fn nothing_traps_leaks_or_grows() {
+    let minutes = std::env::var("FAIRSHARE_SOAK_MINUTES").ok().and_then(|text| text.parse().ok());
+    let time = Duration::from_secs(60 * minutes.unwrap_or(10));
+    let redis = Redis::start();
+    let mut envoy = Envoy::builder(plugin(0)).redis_unix(redis.socket()).start();
+    let (stop, tally) = (AtomicBool::new(false), Tally::default());
+    let (start, port) = (Instant::now(), envoy.port());
+    let mut resident = Vec::new();
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let (stop, tally) = (&stop, &tally);
+            scope.spawn(move || client(port, number * 1_000_003, stop, tally));
+        }
+        for round in 1.. {
+            thread::sleep(RELOAD_EVERY);
+            assert_eq!(envoy.update_plugin(plugin(round)), Update::Accepted);
+            match round % 10 {
+                3 => redis.pause(),
+                4 => redis.resume(),
+                7 => drop(redis.run(&["SCRIPT", "FLUSH"])),
+                _ => {}
+            }
+            resident.push((start.elapsed(), envoy.resident_bytes()));
+            if start.elapsed() >= time {
+                break;
+            }
+        }
+        redis.resume();
+        stop.store(true, Ordering::Relaxed);
+    });
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "soak: {:?}, {} admitted, {} refused, {} other 4xx and 5xx, {} unavailable, {} aborted, {} reloads",
+        start.elapsed(),
+        read(&tally.admitted),
+        read(&tally.refused),
+        read(&tally.bad),
+        read(&tally.unavailable),
+        read(&tally.aborted),
+        resident.len(),
+    );
+    let minute = Duration::from_secs(60);
+    let settled: Vec<u64> =
+        resident.iter().filter(|(at, _)| *at >= minute).map(|(_, bytes)| *bytes).collect();
+    let (first, last) = (settled.first().copied(), settled.last().copied());
+    println!(
+        "soak: memory {:?} MiB after a minute, {:?} MiB at the end",
+        first.map(|bytes| bytes / MIB),
+        last.map(|bytes| bytes / MIB)
+    );
+    let in_flight = poll_until(Duration::from_secs(40), || {
+        (envoy.metric("fairshare_in_flight", &[]) == 0).then_some(())
+    });
+    assert!(in_flight.is_some(), "{} in flight", envoy.metric("fairshare_in_flight", &[]));
+    assert!(!envoy.log().contains("vm failed"), "{}", envoy.log());
+    assert_eq!(envoy.stat("wasm.fairshare.vm_reload_success"), 0, "no VM was ever made anew");
+    assert!(read(&tally.admitted) > 0 && read(&tally.refused) > 0);
+    assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
+    if let (Some(first), Some(last)) = (first, last) {
+        assert!(
+            last < first + 24 * MIB,
+            "{} MiB more after the first minute",
+            (last - first) / MIB
+        );
+    }
+}
