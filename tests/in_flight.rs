@@ -11,211 +11,21 @@
 )]
 
 mod fake_host;
+/// Workers that come, go and vanish, against the truth.
+#[path = "in_flight/model.rs"]
+mod model;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fairshare::limiter::{InFlightQuota, Quota, WindowQuota};
-use fairshare::policy::{Charge, Digester, Level, LimitId};
+use fairshare::limiter::{Quota, WindowQuota};
+use fairshare::policy::{Charge, Level, LimitId};
 use fairshare::store::StoreError;
 use fairshare::store::node::NodeStore;
 use fairshare::units::{Instant, Span};
 use fake_host::{Machine, Outcome, Process, SharedMap};
-use proptest::prelude::*;
+use model::{Model, SECOND, Step, slot};
 use serde_json::{Value, json};
-
-const SECOND: Span = Span::from_secs(1);
-
-/// The time after which the slots of a worker that vanished count no more: its lease, rounded up.
-const GONE_AFTER: Span = Span::from_secs(16);
-
-fn slot(level: Level, tenant: u8, requests: u64) -> Charge {
-    let subject = (level != Level::Shared).then(|| Digester::new(None).digest(&[tenant]));
-    let quota = Quota::InFlight(InFlightQuota { requests });
-    Charge { place: 0, id: LimitId::of_in_flight("dns"), level, subject, quota, cost: 1 }
-}
-
-/// A worker, and the requests that it has in flight.
-struct FakeWorker {
-    node: NodeStore,
-    requests: Vec<Vec<Charge>>,
-}
-
-/// Workers that hold slots of a shared cap and of one for each of three tenants.
-struct Model {
-    machine: Rc<RefCell<Machine>>,
-    map: SharedMap,
-    workers: Vec<FakeWorker>,
-    /// What vanished workers held, by tenant, and until when it may count.
-    ghosts: Vec<(u8, Instant)>,
-    now: Instant,
-    shared_cap: u64,
-    tenant_cap: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Acquire {
-        worker: usize,
-        tenant: u8,
-    },
-    /// Another worker comes in between while the first one decides.
-    Race {
-        worker: usize,
-        other: usize,
-        tenant: u8,
-    },
-    Release {
-        worker: usize,
-        request: prop::sample::Index,
-    },
-    Vanish {
-        worker: usize,
-    },
-    Pass {
-        seconds: u64,
-    },
-}
-
-const WORKERS: usize = 4;
-
-impl Model {
-    fn new(shared_cap: u64, tenant_cap: u64) -> Self {
-        let machine = Rc::new(RefCell::new(Machine::default()));
-        let map = SharedMap::new(&machine);
-        let workers = (0..WORKERS).map(|_| Self::worker()).collect();
-        let now = Instant::from_nanos(1_000_000_000_123);
-        Self { machine, map, workers, ghosts: vec![], now, shared_cap, tenant_cap }
-    }
-
-    fn worker() -> FakeWorker {
-        FakeWorker { node: NodeStore::new("test", 7), requests: vec![] }
-    }
-
-    fn charges(&self, tenant: u8) -> Vec<Charge> {
-        vec![slot(Level::Shared, 0, self.shared_cap), slot(Level::Tenant, tenant, self.tenant_cap)]
-    }
-
-    /// Requests in flight, of one tenant or of all.
-    fn alive(&self, tenant: Option<u8>) -> u64 {
-        let wanted = tenant.map(|tenant| slot(Level::Tenant, tenant, 0).subject);
-        let requests = self.workers.iter().flat_map(|worker| &worker.requests);
-        let count = requests.filter(|charges| wanted.is_none_or(|it| charges[1].subject == it));
-        u64::try_from(count.count()).unwrap()
-    }
-
-    /// What vanished workers may still be taken to hold.
-    fn ghosts(&self, tenant: Option<u8>) -> u64 {
-        let counting = self.ghosts.iter().filter(|(_, until)| *until > self.now);
-        let count = counting.filter(|(whose, _)| tenant.is_none_or(|tenant| *whose == tenant));
-        u64::try_from(count.count()).unwrap()
-    }
-
-    fn acquire(&mut self, worker: usize, tenant: u8) {
-        let charges = self.charges(tenant);
-        let (all, own) = (self.alive(None), self.alive(Some(tenant)));
-        let worker = &mut self.workers[worker];
-        let outcome = worker.node.decide(&mut self.map, &charges, self.now);
-        if outcome.admitted {
-            worker.requests.push(charges);
-        }
-        let room = all < self.shared_cap && own < self.tenant_cap;
-        assert!(room || !outcome.admitted, "{own} of {all} are in flight, and one more passes");
-        let ghosts = self.ghosts(None) > 0;
-        assert!(!room || outcome.admitted || ghosts, "{own} of {all} are in flight: refused");
-    }
-
-    fn race(&mut self, worker: usize, other: usize, tenant: u8) {
-        if worker == other {
-            return;
-        }
-        let (charges, now) = (self.charges(tenant), self.now);
-        let node = std::mem::replace(&mut self.workers[other].node, NodeStore::new("test", 7));
-        let interloper = Rc::new(RefCell::new((node, false)));
-        let (theirs, rival) = (charges.clone(), Rc::clone(&interloper));
-        self.machine.borrow_mut().before_swap = Some(Box::new(move |map: &mut SharedMap| {
-            let (node, admitted) = &mut *rival.borrow_mut();
-            *admitted = node.decide(map, &theirs, now).admitted;
-        }));
-        let outcome = self.workers[worker].node.decide(&mut self.map, &charges, now);
-        self.machine.borrow_mut().before_swap = None;
-        if outcome.admitted {
-            self.workers[worker].requests.push(charges.clone());
-        }
-        let (node, admitted) = interloper.replace((NodeStore::new("test", 7), false));
-        self.workers[other].node = node;
-        if admitted {
-            self.workers[other].requests.push(charges);
-        }
-        assert!(self.alive(None) <= self.shared_cap);
-        assert!(self.alive(Some(tenant)) <= self.tenant_cap);
-    }
-
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::Acquire { worker, tenant } => self.acquire(worker, tenant),
-            Step::Race { worker, other, tenant } => self.race(worker, other, tenant),
-            Step::Release { worker, request } => {
-                let FakeWorker { node, requests } = &mut self.workers[worker];
-                if !requests.is_empty() {
-                    let charges = requests.swap_remove(request.index(requests.len()));
-                    node.refund(&mut self.map, &charges, &[], self.now);
-                }
-            }
-            Step::Vanish { worker } => {
-                let gone = std::mem::replace(&mut self.workers[worker], Self::worker());
-                let until = self.now.plus(GONE_AFTER);
-                for charges in gone.requests {
-                    let tenant = (0..3).find(|tenant| {
-                        slot(Level::Tenant, *tenant, 0).subject == charges[1].subject
-                    });
-                    self.ghosts.push((tenant.unwrap(), until));
-                }
-            }
-            Step::Pass { seconds } => {
-                for _ in 0..seconds {
-                    self.now = self.now.plus(SECOND);
-                    for worker in &mut self.workers {
-                        worker.node.renew(&mut self.map, self.now);
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let (worker, tenant) = (0..WORKERS, 0..3u8);
-    prop_oneof![
-        6 => (worker.clone(), tenant.clone())
-            .prop_map(|(worker, tenant)| Step::Acquire { worker, tenant }),
-        3 => (worker.clone(), worker.clone(), tenant)
-            .prop_map(|(worker, other, tenant)| Step::Race { worker, other, tenant }),
-        5 => (worker.clone(), any::<prop::sample::Index>())
-            .prop_map(|(worker, request)| Step::Release { worker, request }),
-        1 => worker.prop_map(|worker| Step::Vanish { worker }),
-        2 => (1..9u64).prop_map(|seconds| Step::Pass { seconds }),
-    ]
-}
-
-proptest! {
-    /// Goal: whatever workers acquire, release and renew, at once and in any order, never more are
-    /// in flight than the caps say; what is refused has no room, or a worker has vanished; and once
-    /// its lease is over, all room is there again.
-    #[test]
-    fn caps_hold_whoever_comes_goes_or_vanishes(
-        steps in prop::collection::vec(step(), 1..80), shared_cap in 0..9u64, tenant_cap in 0..5u64,
-    ) {
-        let mut model = Model::new(shared_cap, tenant_cap);
-        steps.into_iter().for_each(|step| model.step(step));
-        model.step(Step::Pass { seconds: 17 });
-        prop_assert_eq!(model.ghosts(None), 0);
-        let left = shared_cap - model.alive(None);
-        let free = left.min(tenant_cap - model.alive(Some(0)));
-        (0..free).for_each(|_| model.acquire(0, 0));
-        model.acquire(1, 0);
-    }
-}
 
 /// Goal: where shared data fail at the wrong moment, a slot is given back later, not never.
 #[test]
@@ -223,7 +33,7 @@ fn a_release_that_was_lost_is_told_again() {
     let mut model = Model::new(1, 1);
     model.acquire(0, 0);
     model.machine.borrow_mut().broken = true;
-    let charges = model.workers[0].requests.pop().unwrap();
+    let (charges, _) = model.workers[0].requests.pop().unwrap();
     model.workers[0].node.refund(&mut model.map, &charges, &[], model.now);
     model.machine.borrow_mut().broken = false;
     let now = model.now;
@@ -355,4 +165,27 @@ fn rates_and_slots_are_charged_together_or_not_at_all() {
     node.refund(&mut model.map, &both[1..], &[], model.now);
     let mut decide = |node: &mut NodeStore| node.decide(&mut model.map, &both, model.now).admitted;
     assert!(!decide(node), "the window holds two");
+}
+
+/// Goal: where a level is nearly empty, the end of a request writes nothing at once, the next look
+/// does, and what ends meanwhile is never more than a sixteenth of the cap.
+#[test]
+fn slots_of_a_nearly_empty_level_are_given_back_at_the_next_look() {
+    let plugin = caps(json!({"tenant": 160})).to_string();
+    let mut process = Process::new(&plugin, 1).unwrap();
+    let request = |process: &mut Process| {
+        process.start(&[(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", b"acme")])
+    };
+    let early: Vec<_> = (0..10).map(|_| request(&mut process)).collect();
+    let late: Vec<_> = (0..150).map(|_| request(&mut process)).collect();
+    let refused = |process: &mut Process| !is_admitted(&request(process).1);
+    let swaps = |process: &Process| process.machine().borrow().swaps;
+    let before = swaps(&process);
+    early.iter().for_each(|(stream, _)| process.end(*stream));
+    assert_eq!(swaps(&process), before);
+    process.end(late[0].0);
+    assert_eq!(swaps(&process), before + 1);
+    // That write told of the others as well.
+    assert!((0..11).all(|_| !refused(&mut process)));
+    assert!(refused(&mut process));
 }

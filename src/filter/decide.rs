@@ -38,7 +38,7 @@ pub(super) struct Undecided {
     pub(super) stream: StreamId,
     pub(super) grpc: bool,
     /// Slots of limits in shadow mode, which it holds already.
-    pub(super) shadow_slots: Vec<Charge>,
+    pub(super) shadow_slots: Vec<Judgement>,
 }
 
 /// How a request's limits ended.

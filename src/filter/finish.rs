@@ -6,7 +6,7 @@ use super::judgement::{Judgement, blamed, judge, tightest};
 use super::worker::{Step, Stream, Worker};
 use super::{Outcome, RateLimitFields, Refusal};
 use crate::host::Host;
-use crate::policy::{Charge, RateLimitHeaders, Shadow};
+use crate::policy::{RateLimitHeaders, Shadow};
 use crate::store::Decision;
 use crate::units::Instant;
 
@@ -22,7 +22,7 @@ impl Worker {
         match settled {
             Settled::Admitted(judgements) => self.admit(host, request, judgements),
             Settled::Refused(refusal) => {
-                self.release(host, &request.shadow_slots, now);
+                self.release(host, request.shadow_slots, now);
                 self.refuse(host, &refusal, request.grpc)
             }
         }
@@ -48,9 +48,9 @@ impl Worker {
         };
         host.count(metric, 1);
         let mut slots = request.shadow_slots;
-        for Judgement { charge, .. } in judgements {
-            if charge.quota.is_in_flight() {
-                slots.push(charge);
+        for judgement in judgements {
+            if judgement.charge.quota.is_in_flight() {
+                slots.push(judgement);
             }
         }
         if fields.is_some() || !slots.is_empty() {
@@ -60,9 +60,15 @@ impl Worker {
     }
 
     /// Gives back slots of requests in flight.
-    pub(super) fn release(&mut self, host: &mut impl Host, slots: &[Charge], now: Instant) {
-        if !slots.is_empty() {
-            self.node.refund(host, slots, &[], now);
+    pub(super) fn release(&mut self, host: &mut impl Host, slots: Vec<Judgement>, now: Instant) {
+        let mut at_once = Vec::new();
+        for Judgement { charge, verdict } in slots {
+            if !self.node.refund_later(&charge, &verdict, now) {
+                at_once.push(charge);
+            }
+        }
+        if !at_once.is_empty() {
+            self.node.refund(host, &at_once, &[], now);
         }
     }
 
@@ -86,12 +92,14 @@ impl Worker {
         host: &mut impl Host,
         shadow: Shadow,
         now: Instant,
-    ) -> Vec<Charge> {
-        let Shadow { mut node, global } = shadow;
+    ) -> Vec<Judgement> {
+        let Shadow { node, global } = shadow;
+        let mut slots = Vec::new();
         if !node.is_empty() {
             let outcome = self.node.decide(host, &node, now);
+            slots = judge(&node, &outcome.verdicts);
             if !outcome.admitted {
-                self.count_shadow(host, &judge(&node, &outcome.verdicts));
+                self.count_shadow(host, &slots);
                 return Vec::new();
             }
         }
@@ -104,8 +112,8 @@ impl Worker {
                 host.count(self.metrics.store_error(error), 1);
             }
         }
-        node.retain(|charge| charge.quota.is_in_flight());
-        node
+        slots.retain(|slot| slot.charge.quota.is_in_flight());
+        slots
     }
 
     pub(super) fn count_shadow(&self, host: &mut impl Host, judgements: &[Judgement]) {

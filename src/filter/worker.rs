@@ -18,11 +18,12 @@ use std::rc::Rc;
 use super::breaker::Breaker;
 use super::decide::{Undecided, Waiting};
 use super::group_commit::GroupCommit;
+use super::judgement::Judgement;
 use super::leasing::Questions;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
-use crate::policy::{Charge, HeaderMap, Identity, Limit, Mode, Policy, RequestView};
+use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView};
 use crate::store::StoreError;
 use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
@@ -69,7 +70,7 @@ pub(super) enum Stream {
         /// For the answer.
         fields: Option<RateLimitFields>,
         /// Slots that it holds until it ends.
-        slots: Vec<Charge>,
+        slots: Vec<Judgement>,
     },
 }
 
@@ -170,10 +171,10 @@ impl Worker {
         match self.streams.remove(&stream) {
             Some(Stream::Waiting(waiting)) => {
                 self.give_back(&waiting);
-                self.release(host, &waiting.request.shadow_slots, now);
+                self.release(host, waiting.request.shadow_slots, now);
                 host.count(self.metrics.errored(), 1);
             }
-            Some(Stream::Admitted { slots, .. }) => self.release(host, &slots, now),
+            Some(Stream::Admitted { slots, .. }) => self.release(host, slots, now),
             None => {}
         }
     }

@@ -3,6 +3,10 @@
 //! This is the truth of which shared data have a copy: the worker's shares. Whenever a record is
 //! written its shares are written with it, and those of requests that last are written again after
 //! [`RENEWAL_PERIOD`], a third of their lease, or up to twice that where there are many.
+//!
+//! Where a level was nearly empty when a request came, its slot need not be free at once for others to
+//! find room: it is given back in memory, and the shared data learn of it with the next write of the
+//! record or the next look at what is due, which spares a request its second write.
 
 use crate::limiter::Share;
 use crate::map::{Map, seeded};
@@ -12,8 +16,9 @@ use crate::units::{Instant, Span};
 /// The age at which a share is due to be written again.
 pub(super) const RENEWAL_PERIOD: Span = Span::from_secs(5);
 
-/// Shares that are always written again as soon as they are due, however few there are.
-const RENEWALS_MIN: usize = 64;
+/// Records whose slots may be given back later than at once, and that are written at one look
+/// however few there are.
+const UNWRITTEN_MAX: usize = 256;
 
 /// The record of one subject at one level.
 pub(super) type Place = (Level, Option<Subject>);
@@ -26,6 +31,8 @@ pub(super) struct Holdings {
     places: Map<Place, Held>,
     /// When shares were last looked through for those that are due.
     renewed_at: Instant,
+    /// Places with something unwritten.
+    unwritten: usize,
 }
 
 /// The slots of one record.
@@ -35,11 +42,13 @@ struct Held {
     slots: Vec<(LimitId, u64)>,
     /// Since when the shares may stand in the shared data as they are.
     written_at: Instant,
+    /// Whether slots were given back of which the shared data are to know at the next look.
+    unwritten: bool,
 }
 
 impl Holdings {
     pub(super) const fn new(seed: u64) -> Self {
-        Self { holder: None, places: seeded(seed), renewed_at: Instant::ORIGIN }
+        Self { holder: None, places: seeded(seed), renewed_at: Instant::ORIGIN, unwritten: 0 }
     }
 
     pub(super) const fn holder(&self) -> Option<u64> {
@@ -73,7 +82,7 @@ impl Holdings {
         if !charge.quota.is_in_flight() {
             return;
         }
-        let new = || Held { slots: Vec::new(), written_at: now };
+        let new = || Held { slots: Vec::new(), written_at: now, unwritten: false };
         let place = self.places.entry((charge.level, charge.subject)).or_insert_with(new);
         match place.slots.iter_mut().find(|(limit, _)| *limit == charge.id) {
             Some((_, held)) => *held = held.saturating_add(gain).saturating_sub(loss),
@@ -81,11 +90,27 @@ impl Holdings {
         }
     }
 
+    /// Gives back a slot of which the shared data need not know at once. Returns whether it did; it
+    /// does not where much is unwritten already.
+    pub(super) fn release_later(&mut self, charge: &Charge, now: Instant) -> bool {
+        if self.unwritten >= UNWRITTEN_MAX {
+            return false;
+        }
+        self.change(charge, 0, 1, now);
+        if let Some(held) = self.places.get_mut(&(charge.level, charge.subject)) {
+            self.unwritten = self.unwritten.saturating_add(usize::from(!held.unwritten));
+            held.unwritten = true;
+        }
+        true
+    }
+
     /// The worker's shares of the record stand in the shared data as they are.
     pub(super) fn written(&mut self, place: &Place, now: Instant) {
         if let Some(held) = self.places.get_mut(place) {
             held.slots.retain(|(_, held)| *held > 0);
             held.written_at = now;
+            self.unwritten = self.unwritten.saturating_sub(usize::from(held.unwritten));
+            held.unwritten = false;
             if held.slots.is_empty() {
                 self.places.remove(place);
             }
@@ -102,9 +127,9 @@ impl Holdings {
             .unwrap_or(u128::MAX)
             .saturating_mul(elapsed)
             .div_ceil(u128::from(RENEWAL_PERIOD.as_nanos().max(1)));
-        let most = usize::try_from(part).unwrap_or(all).max(RENEWALS_MIN);
-        let due =
-            self.places.iter().filter(|(_, held)| now.since(held.written_at) >= RENEWAL_PERIOD);
+        let most = usize::try_from(part).unwrap_or(all).max(UNWRITTEN_MAX);
+        let old = |held: &Held| now.since(held.written_at) >= RENEWAL_PERIOD;
+        let due = self.places.iter().filter(|(_, held)| held.unwritten || old(held));
         due.take(most).map(|(place, _)| *place).collect()
     }
 }

@@ -36,6 +36,10 @@ const HOLDERS: &str = "fairshare/1/holders";
 /// whatever the namespaces, as there is one metric that shows it.
 const TALLY: &str = "fairshare/1/in_flight";
 
+/// Slots that were taken while no more than one in so many was taken may be given back later than at
+/// once. Smaller caps are always exact.
+const LATER_PART: u64 = 16;
+
 /// What the node says to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOutcome {
@@ -141,6 +145,16 @@ impl NodeStore {
         for cell in &cells {
             cell.refund(shared, charges, charged_at, &mut self.own, now);
         }
+    }
+
+    /// Gives back one slot without telling the shared data at once. Returns whether it did: only
+    /// where the level was nearly empty when the slot was taken, as `verdict` says. So of a cap's
+    /// slots a sixteenth at most is ever taken for taken that is free, and until the next
+    /// [renewal](Self::renew) at most.
+    pub fn refund_later(&mut self, slot: &Charge, verdict: &Verdict, now: Instant) -> bool {
+        let taken = verdict.capacity.saturating_sub(verdict.remaining);
+        let part = verdict.capacity.checked_div(LATER_PART).unwrap_or(0);
+        taken <= part && self.own.release_later(slot, now)
     }
 
     /// Writes the shares of slots that are held again, those whose turn it is.

@@ -135,6 +135,28 @@ fn in_flight_limit_releases_on_drop() {
     wait_for_in_flight(&envoy, 0);
 }
 
+/// WRK-1: the workers of a process share one cap, exactly, while 40 clients want it all the time.
+#[test]
+fn wrk_1_eight_workers_share_one_cap_exactly() {
+    const CAP: u64 = 12;
+    let envoy =
+        Envoy::builder(node_limit(json!({"in_flight": {"tenant": CAP}}))).workers(8).start();
+    let admitted: usize = thread::scope(|scope| {
+        let client = || {
+            let mut connection = Connection::open(envoy.port()).expect("a connection");
+            let request = by("acme").header("x-echo-delay-ms", "5");
+            let mut answer = || connection.send(&request).expect("an answer").status;
+            (0..200).filter(|_| answer() == 200).count()
+        };
+        let clients: Vec<_> = (0..40).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
+    assert_eq!(envoy.upstream().most_at_once(), CAP);
+    assert!((200..8000).contains(&admitted), "{admitted}");
+    wait_for_in_flight(&envoy, 0);
+    assert_eq!(envoy.metric("fairshare_decisions_given_up", &[]), 0);
+}
+
 /// INF-1: of all limits and levels at once, and while the store is asked.
 #[test]
 fn inf_1_slots_are_released_in_every_scope() {

@@ -38,6 +38,8 @@ pub struct Process {
 pub struct Machine {
     data: BTreeMap<String, (Vec<u8>, u32)>,
     last_cas: u32,
+    /// How often shared data were written.
+    pub swaps: u32,
     metrics: BTreeMap<String, u64>,
     pub now: Instant,
     /// Whether reads and writes of shared data fail.
@@ -304,6 +306,7 @@ impl SharedData for SharedMap {
             return Ok(Swap::Lost);
         }
         machine.last_cas += 1;
+        machine.swaps += 1;
         let value = (bytes.to_vec(), machine.last_cas);
         machine.data.insert(key.to_owned(), value);
         Ok(Swap::Done)

@@ -39,9 +39,20 @@ const ABORT_DELAY: Duration = Duration::from_millis(20);
 /// A running upstream on 127.0.0.1; dropping it closes the port and all connections.
 pub struct Upstream {
     port: u16,
-    count: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     runtime: Option<Runtime>,
 }
+
+/// What has arrived.
+#[derive(Default)]
+struct Seen {
+    count: AtomicU64,
+    under_way: AtomicU64,
+    most_at_once: AtomicU64,
+}
+
+/// A request that is not yet answered.
+struct UnderWay(Arc<Seen>);
 
 /// An answer's body: one piece, and then its end or a broken connection, at once or later.
 struct EchoBody {
@@ -68,9 +79,9 @@ impl Upstream {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, port)))?;
         let port = listener.local_addr()?.port();
-        let count = Arc::new(AtomicU64::new(0));
-        runtime.spawn(accept(listener, Arc::clone(&count)));
-        Ok(Self { port, count, runtime: Some(runtime) })
+        let seen = Arc::new(Seen::default());
+        runtime.spawn(accept(listener, Arc::clone(&seen)));
+        Ok(Self { port, seen, runtime: Some(runtime) })
     }
 
     /// The port it listens on.
@@ -85,7 +96,27 @@ impl Upstream {
 
     /// How many requests have arrived.
     pub fn count(&self) -> u64 {
-        self.count.load(Ordering::SeqCst)
+        self.seen.count.load(Ordering::SeqCst)
+    }
+
+    /// The most requests that were waiting for their answers at the same time.
+    pub fn most_at_once(&self) -> u64 {
+        self.seen.most_at_once.load(Ordering::SeqCst)
+    }
+}
+
+impl Seen {
+    fn begin(self: &Arc<Self>) -> UnderWay {
+        let under_way = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_at_once.fetch_max(under_way, Ordering::SeqCst);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        UnderWay(Arc::clone(self))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -97,18 +128,18 @@ impl Drop for Upstream {
     }
 }
 
-async fn accept(listener: TcpListener, count: Arc<AtomicU64>) {
+async fn accept(listener: TcpListener, seen: Arc<Seen>) {
     loop {
         // An error concerns the one connection that was about to be accepted.
         if let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, Arc::clone(&count)));
+            tokio::spawn(serve(stream, Arc::clone(&seen)));
         }
     }
 }
 
-async fn serve(stream: TcpStream, count: Arc<AtomicU64>) {
+async fn serve(stream: TcpStream, seen: Arc<Seen>) {
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| answer(request, Arc::clone(&count)));
+    let service = service_fn(move |request| answer(request, Arc::clone(&seen)));
     // Clients that go away and aborts that a request asked for end here as errors.
     let _ = auto::Builder::new(TokioExecutor::new())
         .serve_connection_with_upgrades(TokioIo::new(stream), service)
@@ -117,13 +148,13 @@ async fn serve(stream: TcpStream, count: Arc<AtomicU64>) {
 
 async fn answer(
     mut request: Request<Incoming>,
-    count: Arc<AtomicU64>,
+    seen: Arc<Seen>,
 ) -> Result<Response<EchoBody>, Abort> {
     if request.uri().path() == "/__count" {
-        let text = count.load(Ordering::SeqCst).to_string();
+        let text = seen.count.load(Ordering::SeqCst).to_string();
         return Ok(Response::new(EchoBody::whole(text)));
     }
-    count.fetch_add(1, Ordering::SeqCst);
+    let _under_way = seen.begin();
     if request.headers().contains_key(UPGRADE) {
         return Ok(upgrade(&mut request));
     }
