@@ -23,6 +23,6 @@ mod window;
 
 pub use gcra::GcraUsage;
 pub use in_flight::{InFlightUsage, SHARE_LEASE, SHARES_MAX, Share};
-pub use quota::{GcraQuota, InFlightQuota, Quota, WindowQuota};
+pub use quota::{GcraQuota, InFlightQuota, Quota, WindowQuota, greatest_common_divisor};
 pub use usage::{Usage, Verdict};
 pub use window::WindowUsage;

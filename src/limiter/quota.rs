@@ -84,7 +84,7 @@ impl Quota {
             }
             Self::Gcra(quota) => {
                 // A longer period instead of a lower rate: nothing is rounded.
-                let divisor = gcd(numerator, denominator).max(1);
+                let divisor = greatest_common_divisor(numerator, denominator).max(1);
                 let part = |number: u64| number.checked_div(divisor).unwrap_or(number);
                 let per = quota.per.as_nanos().saturating_mul(part(denominator));
                 Self::Gcra(GcraQuota {
@@ -134,7 +134,8 @@ fn scale(units: u64, numerator: u64, denominator: u64) -> u64 {
 }
 
 /// Greatest common divisor (Euclid).
-fn gcd(one: u64, other: u64) -> u64 {
+#[must_use]
+pub fn greatest_common_divisor(one: u64, other: u64) -> u64 {
     let (mut one, mut other) = (one, other);
     while let Some(rest) = one.checked_rem(other) {
         (one, other) = (other, rest);

@@ -1,12 +1,12 @@
 //! The script that decides in Redis, and the numbers that it can take.
 //!
 //! Lua counts in doubles, which are exact for whole numbers up to 2^53. What a quota says is
-//! brought into that range here: exactly for every quota of which [`is_exact`] is true, and
-//! otherwise to a stricter one.
+//! brought into that range here: exactly for every quota of which [`is_exact`] is true, as it is of
+//! all that the configuration takes, and otherwise to a stricter one.
 
 use super::decision::{Operation, Want};
 use super::resp::Command;
-use crate::limiter::{GcraQuota, Quota};
+use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 
 /// The text of `script.lua`, without comments and indentation.
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
@@ -108,7 +108,7 @@ impl CellRate {
     /// As configured where that is exact, so that people find their own numbers in the store; else
     /// with rate and period divided by what they have in common.
     fn simplest(self) -> Option<Self> {
-        let common = gcd(self.rate, self.per_us);
+        let common = greatest_common_divisor(self.rate, self.per_us);
         let divide = |number: u64| number.checked_div(common).unwrap_or(number);
         let reduced = Self { rate: divide(self.rate), per_us: divide(self.per_us), ..self };
         [self, reduced].into_iter().find(|candidate| candidate.is_exact())
@@ -126,13 +126,6 @@ impl CellRate {
         let full = u128::from(self.burst).saturating_mul(self.per_us.into());
         self.per_us <= MAX_SPAN_US && full <= u128::from(MAX_EXACT)
     }
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while let Some(rest) = a.checked_rem(b) {
-        (a, b) = (b, rest);
-    }
-    a
 }
 
 #[cfg(test)]
