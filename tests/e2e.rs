@@ -187,6 +187,7 @@ on_envoy!(EnvoyRig::with_redis() =>
     store::refused_traffic_never_reaches_redis,
     store::a_large_leased_limit_takes_few_calls,
     store::breaker_opens_probes_and_closes,
+    store::retry_after_is_the_longest_wait,
 );
 
 #[test]

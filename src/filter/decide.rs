@@ -87,14 +87,14 @@ impl Worker {
                 }
                 LeaseOutcome::Refused(verdicts) => {
                     let judgements = judge(&waiting.leased, &verdicts);
-                    return Some(self.refused(host, waiting, &judgements, now));
+                    return Some(self.refused(host, waiting, judgements, now));
                 }
                 LeaseOutcome::Short(short) => {
                     if waiting.deadline <= now {
                         return Some(self.settle_without_store(host, waiting, now));
                     }
-                    if let Err(refusal) = self.ask_node(host, &mut waiting, now) {
-                        return Some(self.refuse_waiting(host, waiting, *refusal, now));
+                    if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
+                        return Some(self.refused_by_node(host, waiting, judgements, now));
                     }
                     return match self.ask(host, short, Some(stream)) {
                         Ok(()) => self.wait(waiting),
@@ -108,10 +108,10 @@ impl Worker {
         }
         if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
             let judgements = judge(&waiting.strict, &verdicts);
-            return Some(self.refused(host, waiting, &judgements, now));
+            return Some(self.refused(host, waiting, judgements, now));
         }
-        if let Err(refusal) = self.ask_node(host, &mut waiting, now) {
-            return Some(self.refuse_waiting(host, waiting, *refusal, now));
+        if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
+            return Some(self.refused_by_node(host, waiting, judgements, now));
         }
         let decision = Decision::strict(&waiting.strict, &self.policy);
         let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
@@ -168,24 +168,24 @@ impl Worker {
         let Ok(Answer { admitted, levels, grants }) = result else {
             return self.settle_without_store(host, waiting, now);
         };
-        if !admitted {
-            for (charge, told) in waiting.strict.iter().zip(&levels) {
-                self.leases.remember(charge, *told, now);
-            }
-            let judgements = judge(&waiting.strict, &levels);
-            return self.refused(host, waiting, &judgements, now);
+        // After a grant as after a refusal, the store says whether a further request would fit.
+        for (charge, told) in waiting.strict.iter().zip(&levels) {
+            self.leases.remember(charge, *told, now);
         }
-        // What a granted level says is about a further request.
+        if !admitted {
+            let judgements = judge(&waiting.strict, &levels);
+            return self.refused(host, waiting, judgements, now);
+        }
         let granted = |told: &Verdict| Verdict { admitted: true, retry_after: Span::ZERO, ..*told };
         let levels: Vec<Verdict> = levels.iter().map(granted).collect();
         let strict = std::mem::take(&mut waiting.strict);
         let judgements = judge(&strict, &levels);
         match self.charge_node(host, &waiting.node, now) {
             Ok(node) => self.admitted(host, waiting, node, judgements, now),
-            Err(refusal) => {
+            Err(judgements) => {
                 let granted_at_us = grants.map_or(0, |grants| grants.clock_us);
                 self.return_strict(&strict, granted_at_us, now);
-                self.refuse_waiting(host, waiting, *refusal, now)
+                self.refused_by_node(host, waiting, judgements, now)
             }
         }
     }
@@ -196,7 +196,7 @@ impl Worker {
         host: &mut impl Host,
         waiting: &mut Waiting,
         now: Instant,
-    ) -> Result<(), Box<Refusal>> {
+    ) -> Result<(), Vec<Judgement>> {
         if std::mem::replace(&mut waiting.node_asked, true) || waiting.node.is_empty() {
             return Ok(());
         }
@@ -211,13 +211,46 @@ impl Worker {
         }
     }
 
+    /// Refuses a request because of what leases or the store said. What the node would say as well
+    /// counts too, so that nobody comes back too early.
     fn refused(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        mut judgements: Vec<Judgement>,
+        now: Instant,
+    ) -> Step {
+        if !waiting.node.is_empty() {
+            let outcome = self.node.peek(host, &waiting.node, now);
+            judgements.extend(judge(&waiting.node, &outcome.verdicts));
+        }
+        self.refuse_for_room(host, waiting, &judgements, now)
+    }
+
+    /// Refuses a request because of what the node said. What the store is known to say counts too.
+    fn refused_by_node(
+        &mut self,
+        host: &mut impl Host,
+        waiting: Waiting,
+        mut judgements: Vec<Judgement>,
+        now: Instant,
+    ) -> Step {
+        for charge in waiting.leased.iter().chain(&waiting.strict) {
+            if let Some(verdict) = self.leases.refusal(charge, now) {
+                judgements.push(Judgement { charge: charge.clone(), verdict });
+            }
+        }
+        self.refuse_for_room(host, waiting, &judgements, now)
+    }
+
+    fn refuse_for_room(
         &mut self,
         host: &mut impl Host,
         waiting: Waiting,
         judgements: &[Judgement],
         now: Instant,
     ) -> Step {
+        // Contention refuses without a level that says no: then the first one takes the blame.
         match blamed(judgements).or(judgements.first()) {
             Some(blamed) => {
                 let refusal = Refusal::no_room(blamed, &self.policy);
@@ -250,7 +283,7 @@ impl Worker {
         let charges: Vec<Charge> = waiting.node.iter().chain(more).cloned().collect();
         match self.charge_node(host, &charges, now) {
             Ok(node) => self.admitted(host, waiting, node, told, now),
-            Err(refusal) => self.refuse_waiting(host, waiting, *refusal, now),
+            Err(judgements) => self.refused_by_node(host, waiting, judgements, now),
         }
     }
 
@@ -302,7 +335,7 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         now: Instant,
-    ) -> Result<Vec<Judgement>, Box<Refusal>> {
+    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
         if charges.is_empty() {
             return Ok(Vec::new());
         }
@@ -310,13 +343,13 @@ impl Worker {
         self.judge_node(host, charges, &outcome)
     }
 
-    /// What the node says to `charges`, or the refusal that follows.
+    /// What the node says to `charges`, as its consent or as its refusal.
     fn judge_node(
         &self,
         host: &mut impl Host,
         charges: &[Charge],
         outcome: &NodeOutcome,
-    ) -> Result<Vec<Judgement>, Box<Refusal>> {
+    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
         if outcome.evicted > 0 {
             host.count(self.metrics.evictions(), u64::try_from(outcome.evicted).unwrap_or(1));
         }
@@ -324,13 +357,9 @@ impl Worker {
             host.count(self.metrics.given_up(), 1);
         }
         let judgements = judge(charges, &outcome.verdicts);
-        if outcome.admitted {
-            return Ok(judgements);
-        }
-        // Contention refuses without a level that says no: then the first one takes the blame.
-        match blamed(&judgements).or(judgements.first()) {
-            Some(blamed) => Err(Box::new(Refusal::no_room(blamed, &self.policy))),
-            None => Ok(judgements),
+        match outcome.admitted || judgements.is_empty() {
+            true => Ok(judgements),
+            false => Err(judgements),
         }
     }
 }

@@ -150,6 +150,15 @@ impl Leases {
         self.events.granted = self.events.granted.saturating_add(units);
     }
 
+    /// The store's refusal of `charge`, where it still stands.
+    #[must_use]
+    pub fn refusal(&self, charge: &Charge, now: Instant) -> Option<Verdict> {
+        match self.table.get(&LeaseKey::of(charge))?.lease.peek(charge.cost, now) {
+            LeaseVerdict::Refused(verdict) => Some(verdict),
+            LeaseVerdict::Admitted(_) | LeaseVerdict::Short => None,
+        }
+    }
+
     /// Remembers that the store refused `charge`, if its level is one that did.
     pub fn remember(&mut self, charge: &Charge, told: Verdict, now: Instant) {
         if !told.admitted {

@@ -149,3 +149,24 @@ pub fn breaker_opens_probes_and_closes(rig: &mut dyn Rig) {
     expect(rig, &by("acme"), 10, 0);
     assert!(rig.metric("store_calls", &[("result", "ok")]) >= before + 10, "it is asked again");
 }
+
+/// RSP-1: a refusal names the level that has room last, also where the store has refused before the
+/// node was asked.
+pub fn retry_after_is_the_longest_wait(rig: &mut dyn Rig) {
+    for consistency in ["strict", "leased"] {
+        let settings = json!({"consistency": consistency});
+        let mut plugin = global_limit(settings, json!({"tenant": window(1, "3s")}));
+        let limit = json!({"name": "node", "tenant": window(1, "1m")});
+        plugin["limits"].as_array_mut().unwrap().push(limit);
+        plugin["namespace"] = json!(consistency);
+        plugin["store"]["key_prefix"] = json!(consistency);
+        rig.update(&plugin).unwrap();
+        expect(rig, &by("acme"), 1, 0);
+        for _ in 0..6 {
+            let refused = rig.send(&by("acme"));
+            assert_eq!((refused.status, &refused.json()["limit"]), (429, &json!("node")));
+            let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+            assert!(retry_after > 50, "{consistency}: {retry_after}");
+        }
+    }
+}
