@@ -60,6 +60,6 @@ pub trait Host: SharedData {
     /// Adds to a counter. `by` is at least one, because hosts refuse to add nothing.
     fn count(&mut self, metric: MetricId, by: u64);
 
-    /// Sets a gauge.
-    fn set_gauge(&mut self, metric: MetricId, value: u64);
+    /// Sets a gauge, or adds a value to a histogram.
+    fn record(&mut self, metric: MetricId, value: u64);
 }

@@ -20,7 +20,7 @@ impl Worker {
     }
 
     pub(super) fn deliver(&mut self, host: &mut impl Host, now: Instant) {
-        self.note_calls(now);
+        self.note_calls(host, now);
         for delivery in self.group.take_ready() {
             match delivery {
                 Delivery::Answer(asker, result) => {

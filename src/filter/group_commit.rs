@@ -68,7 +68,15 @@ struct Call {
     tickets: Vec<Ticket>,
     decisions: Vec<Decision>,
     script: ScriptCall,
+    sent_at: Instant,
     deadline: Instant,
+}
+
+/// How a call ended: answered, or why not, and after how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) result: Result<(), StoreError>,
+    pub(super) time: Span,
 }
 
 /// What someone is to hear.
@@ -87,8 +95,8 @@ pub(super) struct GroupCommit {
     /// At most [`CALLS_MAX`].
     calls: Vec<(CallId, Call)>,
     ready: VecDeque<Delivery>,
-    /// How calls ended since the last look: answered, or why not.
-    ended: Vec<Result<(), StoreError>>,
+    /// Calls that ended since the last look.
+    ended: Vec<Ended>,
 }
 
 impl GroupCommit {
@@ -136,7 +144,7 @@ impl GroupCommit {
             let timeout = call.deadline.since(now).max(TIMEOUT_MIN);
             match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
                 Ok(id) => self.calls.push((id, call)),
-                Err(error) => self.fail_call(&call.tickets, error),
+                Err(error) => self.fail_call(&call.tickets, error, Span::ZERO),
             }
         }
     }
@@ -146,6 +154,7 @@ impl GroupCommit {
             tickets: Vec::new(),
             decisions: Vec::new(),
             script: ScriptCall::Cached,
+            sent_at: now,
             deadline: now,
         };
         let mut charges_left = PIPELINE_CHARGES_MAX;
@@ -182,22 +191,25 @@ impl GroupCommit {
         now: Instant,
     ) {
         let Some(place) = self.calls.iter().position(|(call, _)| *call == id) else { return };
-        let (_, Call { tickets, decisions, script, deadline }) = self.calls.swap_remove(place);
+        let (_, call) = self.calls.swap_remove(place);
+        let Call { tickets, decisions, script, sent_at, deadline } = call;
+        let time = now.since(sent_at);
         let body = match body {
             Ok(body) => body,
             // The tunnel has answered before the store does, so the host's timeout breaks it off.
             Err(StoreError::Reset) if deadline.since(now) < TIMEOUT_MIN => {
-                return self.fail_call(&tickets, StoreError::Timeout);
+                return self.fail_call(&tickets, StoreError::Timeout, time);
             }
-            Err(error) => return self.fail_call(&tickets, error),
+            Err(error) => return self.fail_call(&tickets, error, time),
         };
         let results = decode(store, &decisions, script, body);
         let first = results.iter().find_map(|result| result.as_ref().err().copied());
         let answered = results.iter().any(Result::is_ok);
-        self.ended.push(match first {
+        let result = match first {
             Some(error) if !answered => Err(error),
             _ => Ok(()),
-        });
+        };
+        self.ended.push(Ended { result, time });
         for ((mut ticket, decision), result) in tickets.into_iter().zip(decisions).zip(results) {
             if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
                 ticket.reloaded = true;
@@ -208,8 +220,8 @@ impl GroupCommit {
         }
     }
 
-    fn fail_call(&mut self, tickets: &[Ticket], error: StoreError) {
-        self.ended.push(Err(error));
+    fn fail_call(&mut self, tickets: &[Ticket], error: StoreError, time: Span) {
+        self.ended.push(Ended { result: Err(error), time });
         self.fail(tickets, error);
     }
 
@@ -223,14 +235,17 @@ impl GroupCommit {
         let calls = std::mem::take(&mut self.calls);
         for (id, call) in calls {
             match call.deadline.plus(FORGOTTEN_AFTER) <= now {
-                true => self.fail_call(&call.tickets, StoreError::Timeout),
+                true => {
+                    let time = now.since(call.sent_at);
+                    self.fail_call(&call.tickets, StoreError::Timeout, time);
+                }
                 false => self.calls.push((id, call)),
             }
         }
     }
 
-    /// How calls ended since the last look.
-    pub(super) fn take_ended(&mut self) -> Vec<Result<(), StoreError>> {
+    /// Calls that ended since the last look.
+    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 

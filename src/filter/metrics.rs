@@ -20,6 +20,8 @@ pub enum MetricKind {
     Counter,
     /// It is set.
     Gauge,
+    /// It keeps how often which values were recorded.
+    Histogram,
 }
 
 /// How a request ended, as far as limits are concerned.
@@ -81,7 +83,8 @@ const GIVEN_UP: MetricId = MetricId(4);
 const STORE_OK: MetricId = MetricId(5);
 const LEASE_UNITS: [MetricId; 4] = [MetricId(6), MetricId(7), MetricId(8), MetricId(9)];
 const IN_FLIGHT: MetricId = MetricId(10);
-const FIXED: usize = 11;
+const STORE_TIME: MetricId = MetricId(11);
+const FIXED: usize = 12;
 
 impl Code {
     /// The name in answers and metrics.
@@ -155,6 +158,7 @@ impl Metrics {
         ];
         names.extend(LEASE_EVENTS.map(|event| format!("fairshare_lease_units.event={event}")));
         names.push("fairshare_in_flight".to_owned());
+        names.push("fairshare_store_seconds".to_owned());
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -178,13 +182,23 @@ impl Metrics {
     /// What the metric does.
     #[must_use]
     pub fn kind(&self, metric: MetricId) -> MetricKind {
-        if metric == IN_FLIGHT { MetricKind::Gauge } else { MetricKind::Counter }
+        match metric {
+            IN_FLIGHT => MetricKind::Gauge,
+            STORE_TIME => MetricKind::Histogram,
+            _ => MetricKind::Counter,
+        }
     }
 
     /// Requests of the process that hold a slot now.
     #[must_use]
     pub const fn in_flight(&self) -> MetricId {
         IN_FLIGHT
+    }
+
+    /// How long calls to the store took, in whole milliseconds.
+    #[must_use]
+    pub const fn store_time(&self) -> MetricId {
+        STORE_TIME
     }
 
     /// Requests that no limit matched.

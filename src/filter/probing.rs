@@ -1,7 +1,7 @@
 //! A worker's part in giving the store up and probing it.
 
 use super::breaker::PAUSE;
-use super::group_commit::{Asker, Job};
+use super::group_commit::{Asker, Ended, Job};
 use super::worker::Worker;
 use crate::host::Host;
 use crate::policy::Scope;
@@ -26,10 +26,11 @@ impl Worker {
     }
 
     /// Learns from how calls ended.
-    pub(super) fn note_calls(&mut self, now: Instant) {
-        for ended in self.group.take_ended() {
-            if self.breaker.on_call(ended, now) {
-                let why = ended.err().map_or("", StoreError::name);
+    pub(super) fn note_calls(&mut self, host: &mut impl Host, now: Instant) {
+        for Ended { result, time } in self.group.take_ended() {
+            host.record(self.metrics.store_time(), time.as_millis_ceil());
+            if self.breaker.on_call(result, now) {
+                let why = result.err().map_or("", StoreError::name);
                 log::warn!(
                     "fairshare: the store is given up ({why}); limits follow on_store_error"
                 );

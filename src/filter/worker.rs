@@ -219,7 +219,7 @@ impl Worker {
         let holding = self.streams.values().filter(|stream| stream.holds_slots()).count();
         let holding = u64::try_from(holding).unwrap_or(u64::MAX);
         if let Some(in_flight) = self.node.tally(host, holding, now) {
-            host.set_gauge(self.metrics.in_flight(), in_flight);
+            host.record(self.metrics.in_flight(), in_flight);
         }
     }
 }

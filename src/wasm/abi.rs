@@ -289,6 +289,7 @@ pub(super) fn define_metric(kind: MetricKind, name: &str) -> Result<u32, Failure
     let kind = match kind {
         MetricKind::Counter => 0,
         MetricKind::Gauge => 1,
+        MetricKind::Histogram => 2,
     };
     let mut metric = 0;
     check(unsafe { host::proxy_define_metric(kind, name.as_ptr(), name.len(), &mut metric) })?;
@@ -299,7 +300,7 @@ pub(super) fn increment(metric: u32, by: i64) -> Result<(), Failure> {
     check(unsafe { host::proxy_increment_metric(metric, by) })
 }
 
-/// Sets a gauge.
+/// Sets a gauge, or adds a value to a histogram.
 pub(super) fn record(metric: u32, value: u64) -> Result<(), Failure> {
     check(unsafe { host::proxy_record_metric(metric, value) })
 }

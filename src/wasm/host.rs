@@ -115,7 +115,7 @@ impl Host for WasmHost {
         }
     }
 
-    fn set_gauge(&mut self, metric: MetricId, value: u64) {
+    fn record(&mut self, metric: MetricId, value: u64) {
         if let Some(id) = self.metrics.get(metric.0).copied().flatten() {
             let _ = abi::record(id, value);
         }

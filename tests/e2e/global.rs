@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::scenarios::{by, global_limit, window};
 use crate::support::client::Connection;
 use crate::support::envoy::Envoy;
+use crate::support::process::poll_until;
 use crate::support::redis::Redis;
 
 /// E3: all Envoys that share a Redis share one budget.
@@ -145,4 +146,8 @@ fn a_hanging_store_delays_few_requests_and_comes_back() {
     let answered = envoy.metric("fairshare_store_calls", &[("result", "ok")]);
     timed();
     assert!(envoy.metric("fairshare_store_calls", &[("result", "ok")]) > answered);
+    // Envoy shows a histogram once it has flushed its values, every five seconds.
+    let exchanges = || envoy.metric("fairshare_store_seconds_count", &[]);
+    let counted = poll_until(Duration::from_secs(15), || (exchanges() >= 2).then(exchanges));
+    assert!(counted.is_some_and(|count| count <= 40), "{counted:?} exchanges with Redis");
 }

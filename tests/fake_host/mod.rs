@@ -384,7 +384,7 @@ impl Host for FakeHost {
         *self.shared.0.borrow_mut().metrics.entry(name).or_default() += by;
     }
 
-    fn set_gauge(&mut self, metric: MetricId, value: u64) {
+    fn record(&mut self, metric: MetricId, value: u64) {
         let name = self.metric_names[metric.0].clone();
         self.shared.0.borrow_mut().metrics.insert(name, value);
     }
