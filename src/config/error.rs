@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use super::document::Value;
+use super::place::{Place, Places, Step};
 
 /// The most errors that are listed; a last entry counts those beyond it.
 pub const MAX_ERRORS: usize = 100;
@@ -25,18 +26,17 @@ pub struct ConfigError {
     pub fix: String,
 }
 
-/// A broken rule and the way out, before it is known where in the document it is.
+/// A broken rule and the way out, before it is known where in the document it is. Boxed, because
+/// every check may return one and hardly any does.
 #[derive(Debug)]
-pub(super) struct Fault {
-    rule: String,
-    fix: String,
-}
+pub(super) struct Fault(Box<(String, String)>);
 
 /// Collects errors while the document is read. Shared by everything that reads it.
 #[derive(Debug, Default)]
-pub(super) struct ErrorSink {
+pub(super) struct ErrorSink<'a> {
     errors: RefCell<Vec<ConfigError>>,
     left_out: Cell<usize>,
+    places: RefCell<Places<'a>>,
 }
 
 impl fmt::Display for ConfigError {
@@ -62,15 +62,26 @@ pub fn render_errors(errors: &[ConfigError]) -> String {
 
 impl Fault {
     pub(super) fn new(rule: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { rule: rule.into(), fix: fix.into() }
+        Self(Box::new((rule.into(), fix.into())))
     }
 
     pub(super) fn at(self, path: String, value: Option<String>) -> ConfigError {
-        ConfigError { path, value, rule: self.rule, fix: self.fix }
+        let (rule, fix) = *self.0;
+        ConfigError { path, value, rule, fix }
     }
 }
 
-impl ErrorSink {
+impl<'a> ErrorSink<'a> {
+    /// The place that a step leads to.
+    pub(super) fn place(&self, from: Place, step: Step<'a>) -> Place {
+        self.places.borrow_mut().add(from, step)
+    }
+
+    /// Where a place is, in words.
+    pub(super) fn path(&self, place: Place) -> String {
+        self.places.borrow().path(place)
+    }
+
     pub(super) fn push(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_ERRORS {
@@ -80,8 +91,8 @@ impl ErrorSink {
         }
     }
 
-    pub(super) fn into_errors(self) -> Vec<ConfigError> {
-        let mut errors = self.errors.into_inner();
+    pub(super) fn take_errors(&self) -> Vec<ConfigError> {
+        let mut errors = self.errors.take();
         let left_out = self.left_out.get();
         if left_out > 0 {
             let rule = format!("has {left_out} more errors than are listed here");
@@ -139,7 +150,7 @@ mod tests {
         for _ in 0..MAX_ERRORS + 3 {
             sink.push(Fault::new("is wrong", "mend it").at("a".into(), None));
         }
-        let errors = sink.into_errors();
+        let errors = sink.take_errors();
         assert_eq!(errors.len(), MAX_ERRORS + 1);
         assert_eq!(errors[MAX_ERRORS].rule, "has 3 more errors than are listed here");
     }

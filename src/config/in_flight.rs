@@ -20,7 +20,7 @@ pub(super) fn read(node: &Node<'_>, overridden: Option<Overridden<'_>>) -> Level
     let names = LEVELS.map(Level::name);
     let (known, path) = match overridden {
         Some(of) => (&["tenant", "credential"][..], format!("{}.in_flight", of.limit_path)),
-        None => (&names[..], node.path().to_owned()),
+        None => (&names[..], node.path()),
     };
     let fields = node.object_explaining(known, |name| match overridden {
         Some(_) => not_overridable(name, &path),

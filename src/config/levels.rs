@@ -21,7 +21,7 @@ pub(super) fn read(fields: &Fields<'_>, terms: Terms) -> Levels {
     let (shared, tenant) = (level("shared"), level("tenant"));
     let (credential, client) = (level("credential"), level("client"));
     if let (Some(shared), Some(tenant)) = (&shared, &tenant) {
-        check_within_shared(tenant, &shared.quota, shared.fields.path());
+        check_within_shared(tenant, &shared.quota, &shared.fields.path());
     }
     let quota = |placed: PlacedQuota<'_>| placed.quota;
     Levels {

@@ -28,6 +28,7 @@ mod names;
 mod nearest;
 mod number;
 mod overrides;
+mod place;
 mod quota;
 mod reader;
 mod store;
@@ -54,7 +55,7 @@ pub fn parse(bytes: &[u8]) -> Result<Policy, Vec<ConfigError>> {
     let document = document::parse(bytes).map_err(|error| vec![error])?;
     let sink = ErrorSink::default();
     let policy = read(&Node::root(&document, &sink));
-    match (policy, sink.into_errors()) {
+    match (policy, sink.take_errors()) {
         (Some(policy), errors) if errors.is_empty() => Ok(policy),
         (_, errors) => Err(errors),
     }

@@ -54,7 +54,7 @@ fn unknown_limit(name: &str, limits: &[PlacedLimit<'_>]) -> Fault {
 fn read_override(tenant: &str, node: &Node<'_>, placed: &mut PlacedLimit<'_>, is_default: bool) {
     let limit_path = placed.fields.path();
     let fields = node.object_explaining(&["tenant", "credential", "in_flight"], |name| {
-        not_overridable(name, limit_path)
+        not_overridable(name, &limit_path)
     });
     let Some(fields) = fields else { return };
     if fields.is_empty() {
@@ -68,11 +68,11 @@ fn read_override(tenant: &str, node: &Node<'_>, placed: &mut PlacedLimit<'_>, is
         if let (true, Some(fields)) = (is_default, node.map()) {
             refuse_tenant_level(&fields);
         }
-        let of = Overridden { caps: &placed.limit.in_flight, limit_path };
+        let of = Overridden { caps: &placed.limit.in_flight, limit_path: &limit_path };
         let caps = in_flight::read(&node, Some(of));
         placed.limit.in_flight_overrides.insert(tenant.to_owned(), caps);
     }
-    if let Some(levels) = read_levels(&fields, placed, limit_path) {
+    if let Some(levels) = read_levels(&fields, placed, &limit_path) {
         placed.limit.overrides.insert(tenant.to_owned(), levels);
     }
 }

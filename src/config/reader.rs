@@ -7,7 +7,8 @@
 use std::ops::RangeInclusive;
 
 use super::document::Value;
-use super::error::{ErrorSink, Fault, quoted, shown};
+use super::error::{ErrorSink, Fault, shown};
+use super::place::{Place, Step, with_field};
 use super::{duration, nearest, number};
 use crate::map::seeded;
 use crate::units::Span;
@@ -16,41 +17,41 @@ use crate::units::Span;
 const HIDDEN: &str = "(hidden)";
 
 /// A value, and where in the document it stands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'a> {
     value: &'a Value,
-    path: String,
-    errors: &'a ErrorSink,
+    place: Place,
+    errors: &'a ErrorSink<'a>,
     secret: bool,
 }
 
 /// An object's fields, and where in the document it stands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
     entries: &'a [(String, Value)],
-    path: String,
-    errors: &'a ErrorSink,
+    place: Place,
+    errors: &'a ErrorSink<'a>,
 }
 
 impl<'a> Node<'a> {
-    pub(super) const fn root(value: &'a Value, errors: &'a ErrorSink) -> Self {
-        Self { value, path: String::new(), errors, secret: false }
+    pub(super) const fn root(value: &'a Value, errors: &'a ErrorSink<'a>) -> Self {
+        Self { value, place: Place::ROOT, errors, secret: false }
     }
 
     /// The same place; errors do not show the value. What is got out of an object is shown again,
     /// unless it is marked as well.
     pub(super) fn as_secret(&self) -> Self {
-        Self { secret: true, ..self.clone() }
+        Self { secret: true, ..*self }
     }
 
-    pub(super) fn path(&self) -> &str {
-        &self.path
+    pub(super) fn path(&self) -> String {
+        self.errors.path(self.place)
     }
 
     /// Reports what is wrong with the value.
     pub(super) fn fail(&self, fault: Fault) {
         let value = if self.secret { Some(HIDDEN.to_owned()) } else { shown(self.value) };
-        self.errors.push(fault.at(self.path.clone(), value));
+        self.errors.push(fault.at(self.path(), value));
     }
 
     fn fail_type(&self, wanted: &str, fix: impl Into<String>) {
@@ -89,7 +90,7 @@ impl<'a> Node<'a> {
             self.fail_type("an object", "write {…} with its fields");
             return None;
         };
-        let fields = Fields { entries, path: self.path.clone(), errors: self.errors };
+        let fields = Fields { entries, place: self.place, errors: self.errors };
         let mut seen = seeded(0);
         for (name, _) in entries {
             if seen.insert(name.as_str(), ()).is_some() {
@@ -112,11 +113,9 @@ impl<'a> Node<'a> {
             let rule = format!("has {} items, more than {longest}", items.len());
             self.fail(Fault::new(rule, format!("keep at most {longest}")));
         }
-        let node = |(index, value)| Self {
-            value,
-            path: format!("{}[{index}]", self.path),
-            errors: self.errors,
-            secret: self.secret,
+        let node = |(index, value)| {
+            let place = self.errors.place(self.place, Step::Item(index));
+            Self { value, place, ..*self }
         };
         Some(items.iter().take(longest).enumerate().map(node).collect())
     }
@@ -198,7 +197,8 @@ impl<'a> Node<'a> {
     /// A duration, as [`duration::parse`] has it. `unit` is the one that is proposed where there is
     /// none.
     pub(super) fn duration(&self, unit: &str) -> Option<Span> {
-        let name = self.path.rsplit('.').next().unwrap_or_default();
+        let path = self.path();
+        let name = path.rsplit('.').next().unwrap_or_default();
         match self.value {
             Value::String(text) => self.checked(duration::parse(text, unit)),
             Value::Number(number) => {
@@ -224,26 +224,23 @@ impl<'a> Fields<'a> {
         self.entries.len()
     }
 
-    pub(super) fn path(&self) -> &str {
-        &self.path
+    pub(super) fn path(&self) -> String {
+        self.errors.path(self.place)
     }
 
     /// Where the field `name` is, or would be.
     pub(super) fn path_of(&self, name: &str) -> String {
-        let plain = name.len() <= 64
-            && !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        match (plain, self.path.is_empty()) {
-            (true, true) => name.to_owned(),
-            (true, false) => format!("{}.{name}", self.path),
-            (false, _) => format!("{}[{}]", self.path, quoted(name)),
-        }
+        with_field(self.path(), name)
     }
 
     /// The field `name`, where it is given.
     pub(super) fn get(&self, name: &str) -> Option<Node<'a>> {
-        let (_, value) = self.entries.iter().find(|(given, _)| given == name)?;
-        Some(Node { value, path: self.path_of(name), errors: self.errors, secret: false })
+        self.entries.iter().find(|(given, _)| given == name).map(|entry| self.node(entry))
+    }
+
+    fn node(&self, (name, value): &'a (String, Value)) -> Node<'a> {
+        let place = self.errors.place(self.place, Step::Field(name));
+        Node { value, place, errors: self.errors, secret: false }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -262,9 +259,10 @@ impl<'a> Fields<'a> {
     /// Every field with its name, in the order of the document, duplicates left out.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
         let mut seen = seeded(0);
-        self.entries.iter().filter_map(move |(name, value)| {
-            let node = Node { value, path: self.path_of(name), errors: self.errors, secret: false };
-            seen.insert(name.as_str(), ()).is_none().then_some((name.as_str(), node))
+        let fields = *self;
+        self.entries.iter().filter_map(move |entry| {
+            let name = entry.0.as_str();
+            seen.insert(name, ()).is_none().then(|| (name, fields.node(entry)))
         })
     }
 
@@ -284,7 +282,7 @@ impl<'a> Fields<'a> {
     /// Reports what is wrong with the object as a whole.
     pub(super) fn fail_whole(&self, fault: Fault) {
         let value = self.entries.is_empty().then(|| "{}".to_owned());
-        self.errors.push(fault.at(self.path.clone(), value));
+        self.errors.push(fault.at(self.path(), value));
     }
 }
 
