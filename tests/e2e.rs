@@ -30,6 +30,9 @@ mod protocols;
 /// Requests in flight, through every way in which a request can end.
 #[path = "e2e/in_flight.rs"]
 mod requests_in_flight;
+/// Retries, redirects, and the spellings of a path.
+#[path = "e2e/routing.rs"]
+mod routing;
 mod scenarios;
 mod support;
 
@@ -38,8 +41,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use scenarios::{
-    Rig, by, client, expect, global_limit, identity, in_flight, merged, node, node_limit, store,
-    window,
+    Rig, auth, by, client, expect, global_limit, identity, in_flight, merged, node, node_limit,
+    store, window,
 };
 use serde_json::{Value, json};
 use support::client::{Connection, Request, Response};
@@ -173,6 +176,9 @@ on_envoy!(EnvoyRig::default() =>
 on_envoy!(EnvoyRig::default() =>
     client::forged_forwarded_for_does_not_escape,
     client::crd_3_hops_are_counted_from_the_right,
+    auth::auth_failures_throttle_only_that_client,
+    auth::only_what_the_rule_means_is_a_failure,
+    auth::auth_failures_in_shadow_refuse_nothing,
     client::the_client_level_holds_for_everyone,
     identity::bound_credential_decides_tenant,
 );

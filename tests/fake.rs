@@ -20,7 +20,7 @@ use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use scenarios::{Rig, client, identity, in_flight, node, store};
+use scenarios::{Rig, auth, client, identity, in_flight, node, store};
 use serde_json::Value;
 use support::client::{Request, Response};
 use support::redis::Redis;
@@ -72,7 +72,7 @@ impl Rig for FakeRig {
     fn send(&mut self, request: &Request) -> Response {
         let (stream, outcome) = self.start(request);
         self.process.as_mut().expect("a configuration").end(stream);
-        response(outcome)
+        response(outcome, request)
     }
 
     fn hold(&mut self, request: &Request) -> Option<Response> {
@@ -82,7 +82,7 @@ impl Rig for FakeRig {
             return None;
         }
         self.process.as_mut().expect("a configuration").end(stream);
-        Some(response(outcome))
+        Some(response(outcome, request))
     }
 
     fn end_all(&mut self) {
@@ -142,13 +142,16 @@ fn forwarded(mut pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs
 }
 
-fn response(outcome: Outcome) -> Response {
+fn response(outcome: Outcome, request: &Request) -> Response {
     let owned = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
     match outcome {
         Outcome::Passed(fields) => {
             let fields = fields.as_ref().into_iter().flat_map(|fields| fields.pairs());
             let headers = fields.map(|(name, value)| owned(name, value)).collect();
-            Response { status: 200, headers, body: b"ok".to_vec() }
+            let pairs = request.pairs();
+            let wanted = pairs.iter().find(|(name, _)| name == b"x-echo-status");
+            let status = wanted.map_or("200", |(_, status)| str::from_utf8(status).unwrap());
+            Response { status: status.parse().unwrap(), headers, body: b"ok".to_vec() }
         }
         Outcome::Answered(reply) => {
             let headers = reply.headers.iter().map(|(name, value)| owned(name, value)).collect();
@@ -197,6 +200,9 @@ on_the_fake_host!(FakeRig::default() =>
 on_the_fake_host!(FakeRig::default() =>
     client::forged_forwarded_for_does_not_escape,
     client::crd_3_hops_are_counted_from_the_right,
+    auth::auth_failures_throttle_only_that_client,
+    auth::only_what_the_rule_means_is_a_failure,
+    auth::auth_failures_in_shadow_refuse_nothing,
     client::the_client_level_holds_for_everyone,
     identity::bound_credential_decides_tenant,
 );

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use crate::limiter::Quota;
+use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{
-    Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels, Limit, Matcher,
-    Missing, MissingCredential, Mode, OnStoreError, Policy, RateLimitHeaders, Scope, StorePolicy,
-    TenantSource,
+    AuthFailures, Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels,
+    Limit, Matcher, Missing, MissingCredential, Mode, OnStoreError, Policy, RateLimitHeaders,
+    Scope, StorePolicy, TenantSource,
 };
 
 /// The policy in plain words, several lines of them. Shows no secret.
@@ -34,6 +34,9 @@ fn write_policy(text: &mut String, policy: &Policy) -> fmt::Result {
             let matchers: Vec<String> = matchers.iter().map(requests).collect();
             writeln!(text, "exempt: {}", matchers.join("; "))?;
         }
+    }
+    if let Some(rule) = &policy.auth_failures {
+        write_auth_failures(text, rule)?;
     }
     for limit in &policy.limits {
         write_limit(text, limit)?;
@@ -126,6 +129,14 @@ fn requests(matcher: &Matcher) -> String {
         true => "all requests".to_owned(),
         false => format!("requests with {}", parts.join(", and ")),
     }
+}
+
+fn write_auth_failures(text: &mut String, rule: &AuthFailures) -> fmt::Result {
+    let statuses: Vec<String> = rule.statuses.iter().map(ToString::to_string).collect();
+    writeln!(text, "failed authentications: answers with {}", statuses.join(", "))?;
+    writeln!(text, "  applies to: {}", requests(&rule.matcher))?;
+    let WindowQuota { requests, window } = rule.per_client;
+    writeln!(text, "  a client with {requests} in any {window} is refused with 429")
 }
 
 fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {

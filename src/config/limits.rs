@@ -185,6 +185,10 @@ const fn numbers(placed: &PlacedLimit<'_>) -> [LimitId; 3] {
 fn check_names(limits: &[PlacedLimit<'_>]) {
     for (index, placed) in limits.iter().enumerate() {
         let ids = numbers(placed);
+        if ids.contains(&LimitId::of_auth_failures()) {
+            let rule = "hashes to the number under which failed authentications are counted";
+            placed.fields.fail("name", Fault::new(rule, "change a letter of it"));
+        }
         for (earlier_index, earlier) in limits.iter().take(index).enumerate() {
             if placed.written_name.is_empty() || earlier.written_name.is_empty() {
                 continue;

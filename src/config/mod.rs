@@ -14,6 +14,7 @@
 //! );
 //! ```
 
+mod auth_failures;
 mod bindings;
 mod describe;
 mod document;
@@ -41,7 +42,9 @@ use error::ErrorSink;
 use limits::PlacedLimit;
 use reader::{Fields, Node};
 
-use crate::policy::{HeaderPolicy, Level, Matcher, Mode, Policy, RateLimitHeaders, Wanted};
+use crate::policy::{
+    AuthFailures, HeaderPolicy, Level, Matcher, Mode, Policy, RateLimitHeaders, Wanted,
+};
 
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -69,6 +72,7 @@ fn read(root: &Node<'_>) -> Option<Policy> {
         "namespace",
         "identity",
         "exempt",
+        "auth_failures",
         "limits",
         "overrides",
         "store",
@@ -82,18 +86,20 @@ fn read(root: &Node<'_>) -> Option<Policy> {
     let namespace = fields.get("namespace").and_then(|node| node.text(names::plain_name));
     let identity = identity::read(fields.get("identity").map(|node| node.as_secret()).as_ref());
     let exempt = fields.get("exempt").map(|node| matching::read_exempt(&node));
+    let auth_failures = fields.get("auth_failures").and_then(|node| auth_failures::read(&node));
     let mut limits = limits::read(&fields, mode);
     if let Some(node) = fields.get("overrides") {
         overrides::read(&node, &mut limits, &identity.tenant);
     }
     let exempt = exempt.unwrap_or_default();
-    let wanted = wanted(&limits, &exempt);
+    let wanted = wanted(&limits, &exempt, auth_failures.as_ref());
     Some(Policy {
         mode,
         fair_share,
         namespace: namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned(),
         identity,
         exempt,
+        auth_failures,
         limits: limits.into_iter().map(|placed| placed.limit).collect(),
         store: fields.get("store").and_then(|node| store::read(&node.as_secret())),
         headers: read_headers(&fields),
@@ -101,12 +107,19 @@ fn read(root: &Node<'_>) -> Option<Policy> {
     })
 }
 
-/// What the limits and exemptions look at beside headers.
-fn wanted(limits: &[PlacedLimit<'_>], exempt: &[Matcher]) -> Wanted {
-    let limits = || limits.iter().map(|placed| &placed.limit);
+/// What is looked at beside headers.
+fn wanted(
+    limits: &[PlacedLimit<'_>],
+    exempt: &[Matcher],
+    auth_failures: Option<&AuthFailures>,
+) -> Wanted {
+    let mut limits = limits.iter().map(|placed| &placed.limit);
+    let on_route = |matcher: &Matcher| matcher.route.is_some();
     Wanted {
-        peer: limits().any(|limit| limit.has(Level::Client)),
-        route: limits().map(|limit| &limit.matcher).chain(exempt).any(|m| m.route.is_some()),
+        peer: auth_failures.is_some() || limits.clone().any(|limit| limit.has(Level::Client)),
+        route: auth_failures.is_some_and(|rule| on_route(&rule.matcher))
+            || exempt.iter().any(on_route)
+            || limits.any(|limit| on_route(&limit.matcher)),
     }
 }
 

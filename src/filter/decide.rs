@@ -8,7 +8,7 @@ use super::judgement::{Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::limiter::Verdict;
-use crate::policy::{Charge, OnStoreError, Plan};
+use crate::policy::{Charge, OnStoreError, Plan, Subject};
 use crate::store::leases::LeaseOutcome;
 use crate::store::node::NodeOutcome;
 use crate::store::{Answer, Decision, StoreError};
@@ -39,6 +39,8 @@ pub(super) struct Undecided {
     pub(super) grpc: bool,
     /// Slots of limits in shadow mode, which it holds already.
     pub(super) shadow_slots: Vec<Judgement>,
+    /// The client to whom the answer may be a failed authentication.
+    pub(super) watched: Option<Subject>,
 }
 
 /// How a request's limits ended.

@@ -4,7 +4,7 @@ use super::decide::{Settled, Undecided};
 use super::group_commit::Asker;
 use super::judgement::{Judgement, blamed, judge, tightest};
 use super::worker::{Step, Stream, Worker};
-use super::{Outcome, RateLimitFields, Refusal};
+use super::{Code, Outcome, RateLimitFields, Refusal};
 use crate::host::Host;
 use crate::policy::{RateLimitHeaders, Shadow};
 use crate::store::Decision;
@@ -53,8 +53,9 @@ impl Worker {
                 slots.push(judgement);
             }
         }
-        if fields.is_some() || !slots.is_empty() {
-            self.streams.insert(request.stream, Stream::Admitted { fields, slots });
+        let watched = request.watched;
+        if fields.is_some() || !slots.is_empty() || watched.is_some() {
+            self.streams.insert(request.stream, Stream::Admitted { fields, slots, watched });
         }
         Step::Continue
     }
@@ -78,6 +79,9 @@ impl Worker {
         host.count(
             match level {
                 Some((place, level)) => self.metrics.requests(place, level, Outcome::Refused),
+                None if refusal.code == Code::AuthThrottled => {
+                    self.metrics.throttled(Outcome::Refused)
+                }
                 None => self.metrics.errored(),
             },
             1,

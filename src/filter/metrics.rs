@@ -52,6 +52,8 @@ pub enum Code {
     IdentityInvalid,
     /// The credential is bound to another tenant.
     TenantMismatch,
+    /// Too many failed authentications from this client.
+    AuthThrottled,
 }
 
 /// Every metric's number.
@@ -64,7 +66,7 @@ pub struct Metrics {
 const LEASE_EVENTS: [&str; 4] = ["granted", "spent", "returned", "expired"];
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
-const CODES: [Code; 7] = [
+const CODES: [Code; 8] = [
     Code::RateLimited,
     Code::ConcurrencyLimited,
     Code::StoreUnavailable,
@@ -72,6 +74,7 @@ const CODES: [Code; 7] = [
     Code::IdentityAmbiguous,
     Code::IdentityInvalid,
     Code::TenantMismatch,
+    Code::AuthThrottled,
 ];
 
 /// Series that do not depend on the configuration, before those that do.
@@ -84,7 +87,9 @@ const STORE_OK: MetricId = MetricId(5);
 const LEASE_UNITS: [MetricId; 4] = [MetricId(6), MetricId(7), MetricId(8), MetricId(9)];
 const IN_FLIGHT: MetricId = MetricId(10);
 const STORE_TIME: MetricId = MetricId(11);
-const FIXED: usize = 12;
+const THROTTLED: MetricId = MetricId(12);
+const THROTTLED_IN_SHADOW: MetricId = MetricId(13);
+const FIXED: usize = 14;
 
 impl Code {
     /// The name in answers and metrics.
@@ -98,6 +103,7 @@ impl Code {
             Self::IdentityAmbiguous => "identity_ambiguous",
             Self::IdentityInvalid => "identity_invalid",
             Self::TenantMismatch => "tenant_mismatch",
+            Self::AuthThrottled => "auth_throttled",
         }
     }
 
@@ -110,6 +116,7 @@ impl Code {
             Self::IdentityAmbiguous => 4,
             Self::IdentityInvalid => 5,
             Self::TenantMismatch => 6,
+            Self::AuthThrottled => 7,
         }
     }
 }
@@ -159,6 +166,9 @@ impl Metrics {
         names.extend(LEASE_EVENTS.map(|event| format!("fairshare_lease_units.event={event}")));
         names.push("fairshare_in_flight".to_owned());
         names.push("fairshare_store_seconds".to_owned());
+        for outcome in [Outcome::Refused, Outcome::ShadowRefused] {
+            names.push(request("none", Level::Client.name(), outcome.name()));
+        }
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -217,6 +227,15 @@ impl Metrics {
     #[must_use]
     pub const fn errored(&self) -> MetricId {
         ERRORED
+    }
+
+    /// Requests of clients that failed to authenticate too often.
+    #[must_use]
+    pub const fn throttled(&self, outcome: Outcome) -> MetricId {
+        match outcome {
+            Outcome::ShadowRefused => THROTTLED_IN_SHADOW,
+            Outcome::Admitted | Outcome::Refused => THROTTLED,
+        }
     }
 
     /// Records evicted from the node's slab while they still mattered.

@@ -4,6 +4,7 @@
 //! reports, each with the time; what is to be done comes back as a [`Step`] or goes through the
 //! [`Host`](crate::host::Host). No method blocks, and every request that is paused has a deadline.
 
+mod auth_failures;
 mod breaker;
 mod decide;
 mod deliver;

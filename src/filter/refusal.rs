@@ -5,7 +5,10 @@ use serde::Serialize;
 use super::fields::policy_name;
 use super::judgement::Judgement;
 use super::{Code, RateLimitFields};
-use crate::policy::{IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, TenantSource};
+use crate::limiter::WindowQuota;
+use crate::policy::{
+    AuthFailures, IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, TenantSource,
+};
 use crate::units::Span;
 
 /// A local answer, ready to be sent.
@@ -126,6 +129,23 @@ impl Refusal {
         }
     }
 
+    /// The refusal of a client that has failed to authenticate too often.
+    pub(super) fn auth_throttled(rule: &AuthFailures, retry_after: Span) -> Self {
+        let WindowQuota { requests, window } = rule.per_client;
+        let seconds = retry_seconds(retry_after);
+        Self {
+            code: Code::AuthThrottled,
+            place: None,
+            level: Some(Level::Client),
+            detail: format!(
+                "This client address failed to authenticate {requests} times in {window}; \
+                 correct the credential, and retry in {seconds} s."
+            ),
+            retry_after: Some(retry_after),
+            fields: None,
+        }
+    }
+
     /// The refusal of a request without a usable identity.
     pub(super) fn identity(refusal: IdentityRefusal, policy: &Policy) -> Self {
         let (code, part, what) = match refusal {
@@ -213,6 +233,11 @@ impl Code {
             Self::ConcurrencyLimited => {
                 Form { title: "Too many requests in flight", ..Self::RateLimited.form() }
             }
+            Self::AuthThrottled => Form {
+                r#type: "about:blank",
+                title: "Too many failed authentications",
+                ..Self::RateLimited.form()
+            },
             Self::StoreUnavailable => Form {
                 status: 503,
                 grpc_status: 14, // UNAVAILABLE

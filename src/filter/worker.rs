@@ -23,7 +23,7 @@ use super::leasing::Questions;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
-use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView};
+use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView, Subject};
 use crate::store::StoreError;
 use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
@@ -71,6 +71,8 @@ pub(super) enum Stream {
         fields: Option<RateLimitFields>,
         /// Slots that it holds until it ends.
         slots: Vec<Judgement>,
+        /// The client to whom the answer may be a failed authentication.
+        watched: Option<Subject>,
     },
 }
 
@@ -137,6 +139,9 @@ impl Worker {
             return Step::Continue;
         }
         let client = policy.identity.client(&request);
+        if let Some(refused) = self.throttle(host, &request, client, now) {
+            return refused;
+        }
         let identity = match policy.identity.identify(&request, client) {
             Ok(identity) => identity,
             Err(refusal) if policy.mode == Mode::Enforce => {
@@ -149,14 +154,16 @@ impl Worker {
         for shadow in std::mem::take(&mut plan.shadows) {
             shadow_slots.extend(self.shadow(host, shadow, now));
         }
-        self.decide(host, Undecided { stream, grpc: request.is_grpc(), shadow_slots }, plan, now)
+        let watched = policy.watched(&request, client);
+        let grpc = request.is_grpc();
+        self.decide(host, Undecided { stream, grpc, shadow_slots, watched }, plan, now)
     }
 
     /// The fields to add to an admitted request's response headers.
     #[must_use]
     pub fn on_response(&mut self, stream: StreamId) -> Option<RateLimitFields> {
         // Where another filter answers while the request waits, its end is still to come.
-        let Some(Stream::Admitted { fields, slots }) = self.streams.get_mut(&stream) else {
+        let Some(Stream::Admitted { fields, slots, .. }) = self.streams.get_mut(&stream) else {
             return None;
         };
         let fields = fields.take();

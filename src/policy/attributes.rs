@@ -11,7 +11,7 @@ const ROUTE: [&str; 2] = ["xds", "route_name"];
 /// Where other filters' metadata stands.
 const METADATA: [&str; 2] = ["metadata", "filter_metadata"];
 
-/// Which attributes the limits and exemptions look at. Each costs a call of the host.
+/// Which attributes the policy looks at, beside the tenant's source. Each costs a call of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The peer's address.

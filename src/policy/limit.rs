@@ -152,6 +152,12 @@ impl LimitId {
         Self(fnv1a(format!("{name}!local").as_bytes()))
     }
 
+    /// The number under which failed authentications are counted.
+    #[must_use]
+    pub fn of_auth_failures() -> Self {
+        Self(fnv1a(b"!auth_failures"))
+    }
+
     /// The number under which the node counts requests in flight for the limit called `name`.
     #[must_use]
     pub fn of_in_flight(name: &str) -> Self {

@@ -2,6 +2,7 @@
 //! the configuration fixes. [`crate::config`] builds it, [`crate::filter`] reads it.
 
 mod attributes;
+mod auth_failures;
 mod binding;
 mod charge;
 mod client;
@@ -13,6 +14,7 @@ mod matcher;
 mod request;
 
 pub use attributes::{Attributes, Wanted};
+pub use auth_failures::AuthFailures;
 pub use binding::{Bindings, MAX_BINDINGS};
 pub use charge::{Charge, Plan, Shadow};
 pub use client::{Client, ClientPolicy};
@@ -44,6 +46,8 @@ pub struct Policy {
     pub identity: IdentityPolicy,
     /// Requests that are never counted and never refused.
     pub exempt: Vec<Matcher>,
+    /// What is done about failed authentications.
+    pub auth_failures: Option<AuthFailures>,
     /// The limits, in the order of the document. At most [`MAX_LIMITS`].
     pub limits: Vec<Limit>,
     /// The store behind limits of global scope.

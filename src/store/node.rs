@@ -18,10 +18,10 @@ use std::cell::Cell as StdCell;
 use super::cell::{Cell, CellOutcome, rewrite, set_shares};
 use super::holdings::Holdings;
 use super::numbers::next_number;
-use super::record::Record;
+use super::record::{Entry, Record};
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
 use super::slab::Fingerprint;
-use crate::limiter::{Share, Verdict};
+use crate::limiter::{Share, Usage, Verdict};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::Instant;
 
@@ -155,6 +155,24 @@ impl NodeStore {
         let taken = verdict.capacity.saturating_sub(verdict.remaining);
         let part = verdict.capacity.checked_div(LATER_PART).unwrap_or(0);
         taken <= part && self.own.release_later(slot, now)
+    }
+
+    /// Charges what has happened already, whether or not it fits. Where the host fails or contention
+    /// outlasts every try, the charge is lost.
+    pub fn charge_regardless(
+        &mut self,
+        shared: &mut impl SharedData,
+        charge: &Charge,
+        now: Instant,
+    ) {
+        let Ok(seed) = self.seed(shared) else { return };
+        let (key, fingerprint) = self.address(charge.level, charge.subject, seed);
+        rewrite(shared, &key, fingerprint, now, &|record| {
+            let usage = record.usage(charge.id).cloned();
+            let mut usage = usage.unwrap_or_else(|| Usage::none(&charge.quota));
+            usage.charge(&charge.quota, charge.cost, now);
+            record.set(Entry::new(charge.id, usage, &charge.quota, now));
+        });
     }
 
     /// Writes the shares of slots that are held again, those whose turn it is.

@@ -29,10 +29,10 @@ use crate::units::Instant;
 /// so that a slot has at most [`SLOT_BYTES_MAX`].
 pub const SLOT_BYTES: usize = 4096;
 
-/// The most bytes of a slot: three records of [`crate::policy::MAX_LIMITS`] entries, each coarsened
-/// to at most 56 bytes, and two filters. Each cap on requests in flight adds some 7 bytes for each
+/// The most bytes of a slot: three records of one entry more than [`crate::policy::MAX_LIMITS`],
+/// each coarsened to at most 56 bytes, and two filters. Each cap on requests in flight adds some 7 bytes for each
 /// worker that holds slots of the subject, for at most [`SHARES_MAX`](crate::limiter::SHARES_MAX).
-pub const SLOT_BYTES_MAX: usize = 12_000;
+pub const SLOT_BYTES_MAX: usize = 12_200;
 
 const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 21;

@@ -128,6 +128,11 @@ pub(super) fn send(reply: &Reply) {
     let _ = abi::send_local_response(*status, details, headers, body, *grpc_status);
 }
 
+/// The headers of the effective stream's answer. None at all where the host has none.
+pub(super) fn response_headers() -> Vec<u8> {
+    abi::header_map(Map::Response).unwrap_or_default()
+}
+
 /// The headers of the effective stream's request. None at all where the host has none.
 pub(super) fn request_headers() -> Vec<u8> {
     abi::header_map(Map::Request).unwrap_or_default()

@@ -182,7 +182,13 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_headers(&mut self, _num_headers: usize, _end_of_stream: bool) -> Action {
-        let fields = with(&self.plugin, |Plugin { worker, .. }| worker.on_response(self.id));
+        let fields = with(&self.plugin, |Plugin { worker, host }| {
+            if worker.watches(self.id) {
+                let headers = host::response_headers();
+                worker.on_answer(host, self.id, HeaderMap::new(&headers), now());
+            }
+            worker.on_response(self.id)
+        });
         if let Some(fields) = fields.flatten() {
             for (name, value) in fields.pairs() {
                 let _ = abi::add_header(Map::Response, name, value);

@@ -35,7 +35,7 @@ fn token(tenant: &Value) -> String {
     format!("{signed}.{}", base64url(&mac.finalize().into_bytes()))
 }
 
-/// The filter that checks tokens, in front of this one.
+/// The filter that checks tokens.
 fn jwt_authn() -> String {
     let key = json!({"keys": [{"kty": "oct", "alg": "HS256", "k": base64url(KEY)}]}).to_string();
     let config = json!({
@@ -47,7 +47,7 @@ fn jwt_authn() -> String {
         }},
         "rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": "test"}}],
     });
-    format!("          - {{name: envoy.filters.http.jwt_authn, typed_config: {config}}}\n{FILTER}")
+    format!("          - {{name: envoy.filters.http.jwt_authn, typed_config: {config}}}\n")
 }
 
 /// The tenant is the one that a checked token names, whatever a client writes into headers.
@@ -61,7 +61,8 @@ fn the_tenant_of_a_checked_token_is_read_from_metadata() {
             "max_length": 8,
         }}}),
     );
-    let envoy = Envoy::builder(plugin).replacing(FILTER, &jwt_authn()).start();
+    let envoy =
+        Envoy::builder(plugin).replacing(FILTER, &format!("{}{FILTER}", jwt_authn())).start();
     let send = |claim: Value| {
         let bearer = format!("Bearer {}", token(&claim));
         envoy.send(&Request::get("/").tenant("someone").header("authorization", bearer))
@@ -85,6 +86,33 @@ fn the_tenant_of_a_checked_token_is_read_from_metadata() {
     let place = "metadata envoy.filters.http.jwt_authn.payload.tenant";
     assert!(detail.as_str().unwrap().contains(place), "{detail}");
     assert_eq!(envoy.send(&Request::get("/")).status, 401);
+}
+
+/// A filter between this one and the upstream may be the one that refuses; over gRPC, too, where its
+/// 401 is a status of another kind.
+#[test]
+fn answers_of_filters_behind_this_one_count_as_failures() {
+    const ROUTER: &str = "          - name: envoy.filters.http.router\n";
+    let failures = json!({"per_client": {"failures": 2, "window": "1m"}});
+    let plugin =
+        merged(node_limit(json!({"tenant": window(50, "1m")})), json!({"auth_failures": failures}));
+    let envoy =
+        Envoy::builder(plugin).replacing(ROUTER, &format!("{}{ROUTER}", jwt_authn())).start();
+    let send = |client: u8, content_type: &str, token: &str| {
+        let request =
+            Request::get("/").from([127, 0, 0, client]).header("content-type", content_type);
+        envoy.send(&request.header("authorization", format!("Bearer {token}")))
+    };
+    let good = token(&json!("acme"));
+    let guesses = ["a.b.c", "", "d.e.f"].map(|guess| send(2, "text/plain", guess).status);
+    assert_eq!(guesses, [401, 401, 429]);
+    assert_eq!(send(2, "text/plain", &good).status, 429);
+    assert_eq!(send(3, "text/plain", &good).status, 200);
+    let grpc = |token: &str| send(4, "application/grpc", token).header("grpc-status");
+    let guesses = ["a.b.c", "", "d.e.f"].map(|guess| grpc(guess).expect("a gRPC status"));
+    assert_eq!(guesses, ["16", "16", "8"]);
+    assert_eq!(send(4, "text/plain", &good).status, 429);
+    assert_eq!(envoy.upstream().count(), 1);
 }
 
 /// A limit may be about one of Envoy's routes, and an exemption too.

@@ -10,6 +10,9 @@
     reason = "tests fail by panicking"
 )]
 
+/// What all workers of a process share.
+mod shared_map;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,6 +24,7 @@ use fairshare::policy::{HeaderMap, Policy};
 use fairshare::store::StoreError;
 use fairshare::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 use fairshare::units::{Instant, Span};
+pub use shared_map::SharedMap;
 
 /// One proxy process.
 pub struct Process {
@@ -60,10 +64,6 @@ struct FakeWorker {
     host: FakeHost,
 }
 
-/// The shared data of a process, as one worker sees it.
-#[derive(Clone)]
-pub struct SharedMap(Rc<RefCell<Machine>>);
-
 /// The host of one worker.
 pub struct FakeHost {
     shared: SharedMap,
@@ -75,6 +75,8 @@ pub struct FakeHost {
     pub store_reachable: bool,
     /// The attributes of the request at hand, by their path with dots.
     properties: BTreeMap<String, Vec<u8>>,
+    /// What the upstream says to a request.
+    statuses: BTreeMap<StreamId, Vec<u8>>,
 }
 
 /// What became of a request.
@@ -184,9 +186,10 @@ impl Process {
         let FakeWorker { worker, host } = &mut self.workers[number];
         let owned = |(path, value): &(&str, &[u8])| ((*path).to_owned(), value.to_vec());
         host.properties = properties.iter().map(owned).collect();
+        host.statuses.insert(stream, upstream_status(pairs));
         let bytes = HeaderMap::serialize(pairs);
         let outcome = match worker.on_request(host, stream, HeaderMap::new(&bytes), now) {
-            Step::Continue => Outcome::Passed(worker.on_response(stream)),
+            Step::Continue => Outcome::Passed(host.answer(worker, stream, now)),
             Step::Reply(reply) => Outcome::Answered(*reply),
             Step::Pause => Outcome::Waits,
         };
@@ -209,7 +212,7 @@ impl Process {
                 } else {
                     break;
                 }
-                settled.extend(host.take_outcomes(worker));
+                settled.extend(host.take_outcomes(worker, now));
             }
         }
         settled
@@ -222,11 +225,11 @@ impl Process {
         let mut calls = 0;
         for FakeWorker { worker, host } in &mut self.workers {
             let now = self.machine.borrow().now;
-            settled.extend(host.take_outcomes(worker));
+            settled.extend(host.take_outcomes(worker, now));
             while host.wakes > 0 {
                 host.wakes -= 1;
                 worker.on_wake(host, now);
-                settled.extend(host.take_outcomes(worker));
+                settled.extend(host.take_outcomes(worker, now));
             }
             calls += host.calls.len();
         }
@@ -273,54 +276,20 @@ impl Machine {
     }
 }
 
-impl SharedMap {
-    pub fn new(machine: &Rc<RefCell<Machine>>) -> Self {
-        Self(Rc::clone(machine))
-    }
-}
-
-impl SharedData for SharedMap {
-    fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure> {
-        if self.0.borrow().broken {
-            return Err(SharedDataFailure);
-        }
-        Ok(match self.0.borrow().data.get(key) {
-            Some((bytes, cas)) => Versioned { bytes: bytes.clone(), version: Version::At(*cas) },
-            None => Versioned { bytes: vec![], version: Version::Absent },
-        })
-    }
-
-    fn swap(&mut self, key: &str, bytes: &[u8], seen: Version) -> Result<Swap, SharedDataFailure> {
-        let interloper = self.0.borrow_mut().before_swap.take();
-        if let Some(interloper) = interloper {
-            interloper(self);
-        }
-        let mut machine = self.0.borrow_mut();
-        if machine.broken {
-            return Err(SharedDataFailure);
-        }
-        // As the proxy does: a key that is absent takes any swap.
-        if let Some((_, cas)) = machine.data.get(key)
-            && seen != Version::At(*cas)
-        {
-            return Ok(Swap::Lost);
-        }
-        machine.last_cas += 1;
-        machine.swaps += 1;
-        let value = (bytes.to_vec(), machine.last_cas);
-        machine.data.insert(key.to_owned(), value);
-        Ok(Swap::Done)
-    }
+/// What the upstream answers: 200, or what the request asks for.
+fn upstream_status(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let wanted = pairs.iter().find(|(name, _)| *name == b"x-echo-status");
+    wanted.map_or(b"200".to_vec(), |(_, status)| status.to_vec())
 }
 
 impl FakeHost {
     /// What became of requests in one callback. The proxy runs each of them nested in the one before,
     /// on one stack, so a callback may not have many.
-    fn take_outcomes(&mut self, worker: &mut Worker) -> Vec<(StreamId, Outcome)> {
+    fn take_outcomes(&mut self, worker: &mut Worker, now: Instant) -> Vec<(StreamId, Outcome)> {
         let outcomes = std::mem::take(&mut self.outcomes);
         assert!(outcomes.len() <= 64, "{} requests in one callback", outcomes.len());
         let with_fields = |(stream, outcome)| match outcome {
-            Outcome::Passed(_) => (stream, Outcome::Passed(worker.on_response(stream))),
+            Outcome::Passed(_) => (stream, Outcome::Passed(self.answer(worker, stream, now))),
             other => (stream, other),
         };
         outcomes.into_iter().map(with_fields).collect()
@@ -336,7 +305,23 @@ impl FakeHost {
             outcomes: vec![],
             store_reachable: true,
             properties: BTreeMap::new(),
+            statuses: BTreeMap::new(),
         }
+    }
+
+    /// Hands the upstream's answer to the worker, as the adapter does.
+    fn answer(
+        &mut self,
+        worker: &mut Worker,
+        stream: StreamId,
+        now: Instant,
+    ) -> Option<RateLimitFields> {
+        let status = self.statuses.remove(&stream).unwrap_or_default();
+        if worker.watches(stream) {
+            let headers = HeaderMap::serialize(&[(b":status", &status)]);
+            worker.on_answer(self, stream, HeaderMap::new(&headers), now);
+        }
+        worker.on_response(stream)
     }
 }
 

@@ -10,6 +10,8 @@
     reason = "tests fail by panicking"
 )]
 
+/// Scenarios about failed authentications.
+pub mod auth;
 /// Scenarios about where a request comes from.
 pub mod client;
 /// Scenarios about who a request belongs to.

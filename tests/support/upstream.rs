@@ -6,6 +6,7 @@
 //! | header | effect |
 //! |---|---|
 //! | `x-echo-status: 401` | the status of the answer |
+//! | `x-echo-location: http://host/next` | where the answer redirects to |
 //! | `x-echo-delay-ms: 250` | waits before it answers |
 //! | `x-echo-abort: headers` | closes the connection instead of answering |
 //! | `x-echo-abort: body` | closes it in the middle of the answer's body |
@@ -24,7 +25,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, UPGRADE};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, LOCATION, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -173,6 +174,9 @@ async fn answer(
     };
     let mut response = Response::new(body);
     *response.status_mut() = wanted_status(request.headers());
+    if let Some(location) = request.headers().get("x-echo-location") {
+        response.headers_mut().insert(LOCATION, location.clone());
+    }
     response
         .headers_mut()
         .insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
