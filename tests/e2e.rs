@@ -171,6 +171,7 @@ on_envoy!(EnvoyRig::default() =>
     identity::long_names_are_refused_and_separators_do_not_collide,
     identity::one_credential_has_one_bucket,
     identity::joined_credentials_are_refused,
+    identity::an_overridden_credential_level_counts_by_itself,
 );
 
 on_envoy!(EnvoyRig::default() =>

@@ -176,6 +176,33 @@ fn a_strict_request_that_goes_away_is_not_charged() {
     assert!(redis.keys().is_empty(), "{:?}", redis.keys());
 }
 
+/// Goal: an answer that comes after its request was let through without it takes nothing from the
+/// request, whose slot is given back when it ends; and what it granted goes back to the store.
+#[test]
+fn a_late_answer_neither_leaks_a_slot_nor_keeps_a_unit() {
+    let redis = Redis::start();
+    let mut plugin = plugin("strict");
+    plugin["limits"][0]["on_store_error"] = json!("allow");
+    plugin["limits"][1] = json!({"name": "caps", "in_flight": {"tenant": 1}});
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let (early, _) = start(&mut process, "acme");
+    process.advance(Span::from_millis(40));
+    start(&mut process, "globex");
+    process.wake();
+    process.advance(Span::from_millis(20));
+    process.tick();
+    assert_eq!(passed(&process.wake().0), 1, "let through at its deadline");
+    process.run(&mut |body| Ok(redis.exchange(body)));
+    process.end(early);
+    let (_, outcome) = start(&mut process, "acme");
+    assert_eq!(outcome, Outcome::Waits);
+    let again = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(passed(&again), 1, "the slot is free again");
+    let acme: Vec<String> = redis.keys().into_iter().filter_map(|key| redis.get(&key)).collect();
+    let units = |text: &String| text.split(' ').nth(3).map(str::to_owned);
+    assert!(acme.iter().all(|text| units(text).as_deref() == Some("1")), "{acme:?}");
+}
+
 /// Goal: however many wait, few calls are under way.
 #[test]
 fn few_calls_are_under_way_at_a_time() {

@@ -9,6 +9,7 @@ use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::limiter::Verdict;
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
+use crate::store::lease::Spend;
 use crate::store::leases::LeaseOutcome;
 use crate::store::node::NodeOutcome;
 use crate::store::{Answer, Decision, StoreError};
@@ -27,7 +28,7 @@ pub(super) struct Waiting {
     node_asked: bool,
     /// What is to be spent from leases, and what those said once it is spent.
     leased: Vec<Charge>,
-    spent: Option<Vec<Judgement>>,
+    spent: Option<(Vec<Judgement>, Vec<Spend>)>,
     /// What the store is asked about.
     strict: Vec<Charge>,
 }
@@ -83,8 +84,8 @@ impl Worker {
         let stream = waiting.request.stream;
         if waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
-                LeaseOutcome::Admitted(verdicts) => {
-                    waiting.spent = Some(judge(&waiting.leased, &verdicts));
+                LeaseOutcome::Admitted(verdicts, spends) => {
+                    waiting.spent = Some((judge(&waiting.leased, &verdicts), spends));
                     self.ask_if_low(host, &waiting.leased, now);
                 }
                 LeaseOutcome::Refused(verdicts) => {
@@ -116,7 +117,8 @@ impl Worker {
             return Some(self.refused_by_node(host, waiting, judgements, now));
         }
         let decision = Decision::strict(&waiting.strict, &self.policy);
-        let job = self.job(Asker::Stream(stream), decision, waiting.deadline);
+        let asker = Asker::Stream(stream, waiting.strict.as_slice().into());
+        let job = self.job(asker, decision, waiting.deadline);
         match self.add(host, job) {
             Ok(()) => self.wait(waiting),
             Err(error) => Some(self.not_asked(host, waiting, error, now)),
@@ -186,7 +188,7 @@ impl Worker {
             Ok(node) => self.admitted(host, waiting, node, judgements, now),
             Err(judgements) => {
                 let granted_at_us = grants.map_or(0, |grants| grants.clock_us);
-                self.return_strict(&strict, granted_at_us, now);
+                self.return_strict(host, &strict, granted_at_us, now);
                 self.refused_by_node(host, waiting, judgements, now)
             }
         }
@@ -208,8 +210,8 @@ impl Worker {
 
     /// Gives back what a request has taken from leases.
     pub(super) fn give_back(&mut self, waiting: &Waiting) {
-        if waiting.spent.is_some() {
-            self.leases.unspend(&waiting.leased);
+        if let Some((_, spends)) = &waiting.spent {
+            self.leases.unspend(&waiting.leased, spends);
         }
     }
 
@@ -298,7 +300,10 @@ impl Worker {
         told: Vec<Judgement>,
         now: Instant,
     ) -> Step {
-        judgements.extend(waiting.spent.unwrap_or_default());
+        if let Some((spent, _)) = waiting.spent {
+            self.leases.used(&waiting.leased);
+            judgements.extend(spent);
+        }
         judgements.extend(told);
         self.end(host, waiting.request, Settled::Admitted(judgements), now)
     }

@@ -14,7 +14,7 @@ impl Worker {
         let Some(store) = &self.policy.store else { return };
         let streams = &self.streams;
         self.group.send(host, store, now, |asker| match asker {
-            Asker::Stream(stream) => streams.contains_key(stream),
+            Asker::Stream(stream, _) => streams.contains_key(stream),
             Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) | Asker::Probe => true,
         });
     }
@@ -52,9 +52,17 @@ impl Worker {
         now: Instant,
     ) {
         match asker {
-            Asker::Stream(stream) => self.deliver_to(host, stream, |worker, host, waiting| {
-                Some(worker.settle(host, waiting, result, now))
-            }),
+            Asker::Stream(stream, _) if self.waits(stream) => {
+                self.deliver_to(host, stream, |worker, host, waiting| {
+                    Some(worker.settle(host, waiting, result, now))
+                });
+            }
+            // Charged for a request that is gone, or was decided without the store.
+            Asker::Stream(_, charges) => {
+                if let Ok(Answer { admitted: true, grants: Some(grants), .. }) = result {
+                    self.return_strict(host, &charges, grants.clock_us, now);
+                }
+            }
             Asker::Shadow(charges) => {
                 let verdicts = result.map(|answer| answer.levels).unwrap_or_default();
                 self.count_shadow(host, &judge(&charges, &verdicts));
@@ -72,12 +80,20 @@ impl Worker {
         stream: StreamId,
         go_on: impl FnOnce(&mut Self, &mut H, Waiting) -> Option<Step>,
     ) {
+        // An answer may come late, for a request that has been let through without it.
+        if !self.waits(stream) {
+            return;
+        }
         let Some(Stream::Waiting(waiting)) = self.streams.remove(&stream) else { return };
         match go_on(self, host, *waiting) {
             None | Some(Step::Pause) => {}
             Some(Step::Continue) => host.resume(stream),
             Some(Step::Reply(reply)) => host.reply(stream, &reply),
         }
+    }
+
+    fn waits(&self, stream: StreamId) -> bool {
+        matches!(self.streams.get(&stream), Some(Stream::Waiting(_)))
     }
 
     /// The longest time for which the store may delay a request.

@@ -33,8 +33,8 @@ const TIMEOUT_MIN: Span = Span::from_millis(1);
 /// Who wants to know a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A paused request.
-    Stream(StreamId),
+    /// A paused request, and what it is to be charged to.
+    Stream(StreamId, Rc<[Charge]>),
     /// Nobody waits: these are the charges of a limit in shadow mode.
     Shadow(Rc<[Charge]>),
     /// The leases of these charges, asked for at this time.

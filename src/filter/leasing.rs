@@ -134,11 +134,18 @@ impl Worker {
 }
 
 impl Worker {
-    /// Sends back what the store has charged for a request that the node refuses after all.
-    pub(super) fn return_strict(&mut self, charges: &[Charge], granted_at_us: u64, now: Instant) {
+    /// Sends back what the store has charged for a request that is not let through after all. Where
+    /// it cannot be sent, the units stay spent.
+    pub(super) fn return_strict(
+        &mut self,
+        host: &mut impl Host,
+        charges: &[Charge],
+        granted_at_us: u64,
+        now: Instant,
+    ) {
         let decision = Decision::give_back(charges, granted_at_us, &self.policy);
         let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
-        self.group.add_awake(job);
+        let _ = self.add(host, job);
     }
 }
 

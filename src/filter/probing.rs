@@ -70,7 +70,7 @@ impl Worker {
 
     /// A question that charges nothing: how full the first global limit is.
     fn probe(&self) -> Option<Decision> {
-        let limit = self.policy.limits.iter().find(|limit| limit.scope == Scope::Global)?;
-        Decision::look(limit, &self.policy)
+        let mut global = self.policy.limits.iter().filter(|limit| limit.scope == Scope::Global);
+        global.find_map(|limit| Decision::look(limit, &self.policy))
     }
 }

@@ -53,7 +53,8 @@ impl Policy {
         let matching = self.limits.iter().enumerate().filter(|(_, l)| l.matcher.matches(request));
         for (place, limit) in matching {
             let rates = limit.levels_for(identity.tenant_name);
-            let rates = self.charges(place, limit.id, limit.cost, &rates, identity);
+            let counted = Identity { credential: limit.credential_of(identity), ..*identity };
+            let rates = self.charges(place, limit.id, limit.cost, &rates, &counted);
             let slots = limit.in_flight_for(identity.tenant_name);
             let slots = self.charges(place, limit.in_flight_id, 1, &slots, identity);
             if limit.shadow || self.mode == Mode::Shadow {

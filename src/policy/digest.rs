@@ -12,6 +12,16 @@ pub struct Subject(pub [u8; 32]);
 pub struct Digester(Option<Hmac<Sha256>>);
 
 impl Subject {
+    /// This subject as a part of `other`, or of the tenant that has no level of its own: a digest as
+    /// good as any, because both are.
+    #[must_use]
+    pub fn within(&self, other: Option<Self>) -> Self {
+        let other = other.map_or([0xff; 32], |other| other.0);
+        let mut mixed = self.0;
+        mixed.iter_mut().zip(other).for_each(|(byte, other)| *byte ^= other);
+        Self(mixed)
+    }
+
     /// Two independent parts of the digest.
     #[must_use]
     pub fn halves(&self) -> (u64, u64) {

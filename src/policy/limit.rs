@@ -4,7 +4,7 @@ use crate::map::Map;
 use std::fmt;
 use std::rc::Rc;
 
-use super::Matcher;
+use super::{Identity, Matcher, Subject};
 use crate::limiter::Quota;
 
 /// The levels in the order in which they are decided and reported.
@@ -170,6 +170,19 @@ impl Limit {
     #[must_use]
     pub fn levels_for(&self, name: Option<&str>) -> Levels {
         replaced(&self.levels, &self.overrides, name)
+    }
+
+    /// Whose credential level a request's rates are charged to. A tenant whose override has that level
+    /// counts its credentials by itself: under another window what they have used would mean
+    /// something else, and a request as one tenant would free what was used as the other.
+    #[must_use]
+    pub fn credential_of(&self, identity: &Identity<'_>) -> Option<Subject> {
+        let credential = identity.credential?;
+        let replacing = identity.tenant_name.and_then(|name| self.overrides.get(name));
+        match replacing.is_some_and(|levels| levels.credential.is_some()) {
+            true => Some(credential.within(identity.tenant)),
+            false => Some(credential),
+        }
     }
 
     /// Whether it has this level, for rates or for requests in flight, where no override adds it.

@@ -83,12 +83,12 @@ impl Decision {
     /// The question how full a limit is, which charges nothing. None for a limit without levels.
     #[must_use]
     pub fn look(limit: &Limit, policy: &Policy) -> Option<Self> {
-        let Levels { shared, tenant, credential, .. } = limit.levels;
+        let Levels { shared, tenant, credential, client } = limit.levels;
         let prefix = policy.store.as_ref().map_or("", |store| &store.key_prefix);
         let charge = StoreCharge {
             key: key(prefix, &limit.name, Level::Shared, None),
             level: Level::Shared,
-            quota: shared.or(tenant).or(credential)?,
+            quota: shared.or(tenant).or(credential).or(client)?,
             cost: 0,
         };
         Some(Self { operation: Operation::Decide, charges: vec![charge] })

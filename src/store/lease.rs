@@ -76,6 +76,13 @@ pub struct Parcel {
     expires_at: Instant,
 }
 
+/// Units that a request spent, and the parcel that they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spend {
+    granted_at_us: u64,
+    units: u64,
+}
+
 /// What a lease says to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseVerdict {
@@ -175,24 +182,33 @@ impl Lease {
         stands > now.since(at)
     }
 
-    /// Spends `cost` units, the first to expire first.
-    pub fn spend(&mut self, cost: u64, now: Instant) {
-        let mut left = cost;
+    /// Spends `cost` units, the first to expire first, and says where the last of them came from.
+    pub fn spend(&mut self, cost: u64, now: Instant) -> Spend {
+        let (mut left, mut spend) = (cost, Spend::default());
         for parcel in self.parcels.iter_mut().filter(|parcel| parcel.expires_at > now) {
-            let taken = parcel.units.min(left);
-            parcel.units = parcel.units.saturating_sub(taken);
-            left = left.saturating_sub(taken);
+            let units = parcel.units.min(left);
+            if units > 0 {
+                parcel.units = parcel.units.saturating_sub(units);
+                left = left.saturating_sub(units);
+                spend = Spend { granted_at_us: parcel.granted_at_us, units };
+            }
         }
         self.spent = self.spent.saturating_add(cost);
         self.last_used = now;
+        spend
     }
 
-    /// Gives back `cost` units that a request had spent and did not use. They go to the parcel that
-    /// expires first, so that they never last longer than they did.
-    pub fn unspend(&mut self, cost: u64) {
-        self.spent = self.spent.saturating_sub(cost);
-        if let Some(parcel) = self.parcels.first_mut() {
-            parcel.units = parcel.units.saturating_add(cost);
+    /// Gives back units that a request had spent and did not use, to the parcel that they came from.
+    /// Returns how many; what came from other parcels, or from one that is no more, is lost.
+    pub fn unspend(&mut self, spend: Spend) -> u64 {
+        self.spent = self.spent.saturating_sub(spend.units);
+        let origin = |parcel: &&mut Parcel| parcel.granted_at_us == spend.granted_at_us;
+        match self.parcels.iter_mut().find(origin) {
+            Some(parcel) => {
+                parcel.units = parcel.units.saturating_add(spend.units);
+                spend.units
+            }
+            None => 0,
         }
     }
 
@@ -228,7 +244,9 @@ impl Lease {
         }
         let from = if self.terms.ahead { sent_at } else { now };
         let expires_at = from.plus(self.terms.life);
-        self.parcels.retain(|parcel| parcel.units > 0);
+        if self.parcels.len() >= PARCELS_MAX {
+            self.parcels.retain(|parcel| parcel.units > 0);
+        }
         if self.parcels.len() >= PARCELS_MAX {
             // The first to expire goes back unspent.
             if let Some(first) = self.parcels.first_mut() {
@@ -253,6 +271,12 @@ impl Lease {
     #[must_use]
     pub fn is_blank(&self, now: Instant) -> bool {
         self.parcels.is_empty() && !self.is_refused(now)
+    }
+
+    /// Units of all parcels, whether or not they can be spent.
+    #[must_use]
+    pub fn all_units(&self) -> u64 {
+        self.parcels.iter().fold(0, |sum, parcel| sum.saturating_add(parcel.units))
     }
 
     /// Units that can be spent at `now`.

@@ -1,7 +1,7 @@
 //! All leases of one worker, by level of limit and subject.
 
 use super::Want;
-use super::lease::{Lease, LeaseVerdict, Parcel};
+use super::lease::{Lease, LeaseVerdict, Parcel, Spend};
 use crate::limiter::Verdict;
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
@@ -41,7 +41,7 @@ struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOutcome {
     /// Every level had units, and they are spent.
-    Admitted(Vec<Verdict>),
+    Admitted(Vec<Verdict>, Vec<Spend>),
     /// Some level has none, and the store has said until when. Nothing is spent.
     Refused(Vec<Verdict>),
     /// The store is to be asked about these. Nothing is spent.
@@ -101,22 +101,28 @@ impl Leases {
         if !short.is_empty() {
             return LeaseOutcome::Short(short);
         }
+        let mut spends = Vec::with_capacity(charges.len());
         for charge in charges {
             if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
-                held.lease.spend(charge.cost, now);
-                self.events.spent = self.events.spent.saturating_add(charge.cost);
+                spends.push(held.lease.spend(charge.cost, now));
             }
         }
-        LeaseOutcome::Admitted(verdicts)
+        LeaseOutcome::Admitted(verdicts, spends)
     }
 
-    /// Gives back what [`decide`](Self::decide) spent on a request that is not admitted after all.
-    pub fn unspend(&mut self, charges: &[Charge]) {
-        for charge in charges {
-            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
-                held.lease.unspend(charge.cost);
-                self.events.spent = self.events.spent.saturating_sub(charge.cost);
-            }
+    /// Notes that a request was let through with what [`decide`](Self::decide) spent on it.
+    pub fn used(&mut self, charges: &[Charge]) {
+        let costs = charges.iter().map(|charge| charge.cost);
+        self.events.spent = costs.fold(self.events.spent, u64::saturating_add);
+    }
+
+    /// Gives back what [`decide`](Self::decide) spent on a request that is not let through.
+    pub fn unspend(&mut self, charges: &[Charge], spends: &[Spend]) {
+        for (charge, spend) in charges.iter().zip(spends) {
+            let held = self.table.get_mut(&LeaseKey::of(charge));
+            let back = held.map_or(0, |held| held.lease.unspend(*spend));
+            let lost = charge.cost.saturating_sub(back);
+            self.events.expired = self.events.expired.saturating_add(lost);
         }
     }
 
@@ -197,7 +203,9 @@ impl Leases {
         let key = LeaseKey::of(charge);
         if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
             let victim = self.table.keys().next().copied();
-            victim.and_then(|victim| self.table.remove(&victim));
+            let lost = victim.and_then(|victim| self.table.remove(&victim));
+            let units = lost.map_or(0, |held| held.lease.all_units());
+            self.events.expired = self.events.expired.saturating_add(units);
         }
         let held = self
             .table

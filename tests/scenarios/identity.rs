@@ -163,3 +163,18 @@ pub fn bound_credential_decides_tenant(rig: &mut dyn Rig) {
         assert_eq!(rig.send(&Request::get("/").header("authorization", "Bearer k2")).status, 400);
     }
 }
+
+/// A credential under a tenant's override has a bucket of its own there, so using it as another
+/// tenant frees nothing.
+pub fn an_overridden_credential_level_counts_by_itself(rig: &mut dyn Rig) {
+    rig.update(&merged(
+        node_limit(json!({"credential": window(2, "1s")})),
+        json!({"overrides": {"acme": {"dns": {"credential": window(3, "1h")}}}}),
+    ))
+    .unwrap();
+    let keyed = |tenant: &str| by(tenant).header("x-api-key", "k1");
+    expect(rig, &keyed("acme"), 3, 1);
+    rig.wait(std::time::Duration::from_millis(1100));
+    expect(rig, &keyed("other"), 2, 1);
+    expect(rig, &keyed("acme"), 0, 1);
+}
