@@ -24,6 +24,9 @@ mod global;
 /// What a flood of tenants does to Envoy's memory.
 #[path = "e2e/memory.rs"]
 mod memory;
+/// That the metrics add up.
+#[path = "e2e/metrics.rs"]
+mod metrics;
 /// Methods, versions, bodies, reloads: what HTTP and Envoy do around the filter.
 #[path = "e2e/protocols.rs"]
 mod protocols;
@@ -150,7 +153,7 @@ on_envoy!(EnvoyRig::default() =>
     node::two_workers_share_one_budget,
     node::default_tenant_skips_tenant_window,
     node::kill_switch_off_restores_shared_only,
-    node::overrides_replace_the_tenant_level,
+    node::cfg_4_overrides_replace_the_tenant_level,
     node::namespaces_are_independent,
     node::gcra_admits_its_burst_at_once,
     node::probes_are_exempt,
@@ -166,10 +169,10 @@ on_envoy!(EnvoyRig::default() =>
     in_flight::a_shadow_cap_refuses_nothing,
     identity::duplicate_tenant_header_is_refused,
     identity::non_utf8_headers_never_trap,
-    identity::missing_tenant_follows_its_policy,
+    identity::idn_3_missing_tenant_follows_its_policy,
     identity::header_names_have_no_case,
     identity::long_names_are_refused_and_separators_do_not_collide,
-    identity::one_credential_has_one_bucket,
+    identity::crd_1_one_credential_has_one_bucket,
     identity::joined_credentials_are_refused,
     identity::an_overridden_credential_level_counts_by_itself,
 );
@@ -294,9 +297,9 @@ fn secrets_appear_nowhere() {
     assert!(everything.into_iter().chain(values).all(|text| !text.contains(SECRET)));
 }
 
-/// Requests by one client after another keep the mixture of all kinds of input from ever trapping.
+/// VMX-1, IDN-4: headers of every odd byte are refused or pass, and none traps.
 #[test]
-fn expectations_hold_for_many_mixed_requests() {
+fn vmx_1_odd_bytes_never_trap() {
     let mut rig = EnvoyRig::default();
     rig.update(&node_limit(json!({"shared": window(30, "1m"), "tenant": window(10, "1m")})))
         .unwrap();

@@ -34,7 +34,7 @@ pub fn non_utf8_headers_never_trap(rig: &mut dyn Rig) {
 }
 
 /// IDN-3: absent, empty and blank are one case, and the policy decides it.
-pub fn missing_tenant_follows_its_policy(rig: &mut dyn Rig) {
+pub fn idn_3_missing_tenant_follows_its_policy(rig: &mut dyn Rig) {
     let missing = |policy: &str| {
         merged(
             node_limit(json!({"shared": window(5, "1m"), "tenant": window(2, "1m")})),
@@ -91,7 +91,7 @@ pub fn joined_credentials_are_refused(rig: &mut dyn Rig) {
 }
 
 /// CRD-1: one credential has one bucket, however its scheme and blanks are spelt.
-pub fn one_credential_has_one_bucket(rig: &mut dyn Rig) {
+pub fn crd_1_one_credential_has_one_bucket(rig: &mut dyn Rig) {
     rig.update(&merged(
         node_limit(json!({"credential": {"rate": 1, "per": "1m", "burst": 2}})),
         json!({"identity": {"credential": {"from": [{"header": "authorization"}]}}}),

@@ -95,7 +95,7 @@ pub fn kill_switch_off_restores_shared_only(rig: &mut dyn Rig) {
 }
 
 /// E1, CFG-4: a tenant's override replaces its default, up and down, and touches no one else.
-pub fn overrides_replace_the_tenant_level(rig: &mut dyn Rig) {
+pub fn cfg_4_overrides_replace_the_tenant_level(rig: &mut dyn Rig) {
     rig.update(&merged(
         node_limit(json!({"shared": window(1000, "1m"), "tenant": window(1, "1m")})),
         json!({"overrides": {
