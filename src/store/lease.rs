@@ -6,7 +6,8 @@
 //! reply, a crash or a node that is cut off can only waste units, never create any.
 //!
 //! A parcel's life is measured by the worker's own clock, from *before* it was asked for: no two
-//! clocks are ever compared.
+//! clocks are ever compared. Only small parcels, for requests that wait for them, last from their
+//! arrival on, as an answer to a strict question does.
 
 use crate::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
 use crate::store::Want;
