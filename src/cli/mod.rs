@@ -4,6 +4,7 @@
 //! command could not be carried out (its arguments, or a file that cannot be read).
 
 mod check;
+mod digest;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -25,6 +26,18 @@ enum Command {
     Check {
         /// The JSON file; "-" reads standard input.
         file: PathBuf,
+    },
+    /// Print what stands for a tenant in logs and in Redis: the SHA-256 of its name, with the
+    /// configuration's hash key if it has one.
+    Digest {
+        /// The tenant, as it stands in requests.
+        name: String,
+        /// The plugin configuration; "-" reads standard input.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// The name is a client's address instead.
+        #[arg(long)]
+        client: bool,
     },
 }
 
@@ -61,6 +74,7 @@ fn run(
 ) -> io::Result<Outcome> {
     match &arguments.command {
         Command::Check { file } => check::run(file, streams),
+        Command::Digest { name, config, client } => digest::run(name, *client, config, streams),
     }
 }
 

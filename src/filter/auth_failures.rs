@@ -30,7 +30,7 @@ impl Worker {
             host.count(self.metrics.throttled(Outcome::ShadowRefused), 1);
             return None;
         }
-        let refusal = Refusal::auth_throttled(rule, verdict.retry_after);
+        let refusal = Refusal::auth_throttled(rule, client, verdict.retry_after);
         Some(self.refuse(host, &refusal, request.is_grpc()))
     }
 

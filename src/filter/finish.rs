@@ -86,7 +86,21 @@ impl Worker {
             },
             1,
         );
+        if let (Some(level), Some(subject)) = (refusal.level, &refusal.subject) {
+            match refusal.place.and_then(|place| self.policy.limits.get(place)) {
+                Some(limit) => self.refused.add(&limit.name, level, subject),
+                None => self.refused.add(&"none".into(), level, subject),
+            }
+        }
         Step::Reply(Box::new(refusal.reply(&self.policy, grpc)))
+    }
+
+    /// Tells who was refused most, where it is time.
+    pub(super) fn tell_refused(&mut self, host: &mut impl Host, now: Instant) {
+        if let Some(top) = self.refused.tell(host, now) {
+            let top: Vec<String> = top.iter().map(ToString::to_string).collect();
+            log::info!("fairshare: top refused: {}", top.join(", "));
+        }
     }
 
     /// Evaluates a limit by itself, without any effect on the request. Returns the slots that the

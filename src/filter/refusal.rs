@@ -7,7 +7,8 @@ use super::judgement::Judgement;
 use super::{Code, RateLimitFields};
 use crate::limiter::WindowQuota;
 use crate::policy::{
-    AuthFailures, IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, TenantSource,
+    AuthFailures, IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, Subject,
+    TenantSource,
 };
 use crate::units::Span;
 
@@ -35,6 +36,8 @@ pub struct Refusal {
     pub place: Option<usize>,
     /// Its level, where one of them had no room.
     pub level: Option<Level>,
+    /// Whose level that is; none for the shared one.
+    pub subject: Option<Subject>,
     /// A hint that a person can act on.
     pub detail: String,
     /// The time after which a retry may pass.
@@ -108,6 +111,7 @@ impl Refusal {
             code,
             place: Some(charge.place),
             level: Some(charge.level),
+            subject: charge.subject,
             detail,
             retry_after: Some(verdict.retry_after),
             fields: Some(RateLimitFields::about(blamed, policy)),
@@ -121,6 +125,7 @@ impl Refusal {
             code: Code::StoreUnavailable,
             place: Some(place),
             level: None,
+            subject: None,
             detail: format!(
                 "Limit {limit} cannot be checked now and is set to refuse then; retry shortly."
             ),
@@ -130,13 +135,14 @@ impl Refusal {
     }
 
     /// The refusal of a client that has failed to authenticate too often.
-    pub(super) fn auth_throttled(rule: &AuthFailures, retry_after: Span) -> Self {
+    pub(super) fn auth_throttled(rule: &AuthFailures, client: Subject, retry_after: Span) -> Self {
         let WindowQuota { requests, window } = rule.per_client;
         let seconds = retry_seconds(retry_after);
         Self {
             code: Code::AuthThrottled,
             place: None,
             level: Some(Level::Client),
+            subject: Some(client),
             detail: format!(
                 "This client address failed to authenticate {requests} times in {window}; \
                  correct the credential, and retry in {seconds} s."
@@ -163,7 +169,15 @@ impl Refusal {
             ),
         };
         let detail = format!("The {} {what}.", place_of(part, policy));
-        Self { code, place: None, level: None, detail, retry_after: None, fields: None }
+        Self {
+            code,
+            place: None,
+            level: None,
+            subject: None,
+            detail,
+            retry_after: None,
+            fields: None,
+        }
     }
 
     /// The answer to send.

@@ -28,6 +28,7 @@ use crate::store::StoreError;
 use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
 use crate::store::node::NodeStore;
+use crate::store::top_refused::TopRefused;
 use crate::units::{Instant, Span};
 
 /// How often the worker does what need not be done at once.
@@ -58,6 +59,7 @@ pub struct Worker {
     pub(super) breaker: Breaker,
     pub(super) health: StoreHealth,
     pub(super) leases: Leases,
+    pub(super) refused: TopRefused,
     /// Leases that are being asked for.
     pub(super) questions: Questions,
 }
@@ -90,6 +92,7 @@ impl Worker {
             breaker: Breaker::default(),
             health: StoreHealth::new(&policy.namespace),
             leases: Leases::new(seed_candidate),
+            refused: TopRefused::new(&policy.namespace),
             questions: seeded(seed_candidate),
             policy,
         }
@@ -222,6 +225,7 @@ impl Worker {
         self.look_after_store(host, now);
         self.return_leftovers(now);
         self.count_lease_events(host);
+        self.tell_refused(host, now);
         self.node.renew(host, now);
         let holding = self.streams.values().filter(|stream| stream.holds_slots()).count();
         let holding = u64::try_from(holding).unwrap_or(u64::MAX);

@@ -23,6 +23,7 @@ mod resp;
 mod script;
 pub mod shared_data;
 pub mod slab;
+pub mod top_refused;
 
 pub use decision::{Answer, CHARGES_MAX, Decision, Grants, Operation, StoreCharge, Want};
 pub use error::StoreError;

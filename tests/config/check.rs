@@ -1,4 +1,4 @@
-//! The command `fairshare check`, run as a process.
+//! The commands `fairshare check` and `fairshare digest`, run as processes.
 
 use std::fs;
 use std::io::Write;
@@ -71,4 +71,26 @@ fn no_more_than_a_document_is_read() {
     let output = fairshare(&["check", "/dev/zero"], b"");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("more than 2097152"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_digest_is_the_one_that_is_counted_under() {
+    let digest = |arguments: &[&str], document: &str| {
+        let output =
+            fairshare(&[&["digest", "--config", "-"], arguments].concat(), document.as_bytes());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout).trim_end().to_owned()
+    };
+    let plain = r#"{"mode": "off", "identity": {"client": {"trusted_hops": 2}}}"#;
+    let keyed = r#"{"mode": "off", "identity": {"hash_key": "correct horse battery"}}"#;
+    // As sha256sum and openssl print them.
+    let sha256 = "822b33ad87c148a0a20a5ba7cd5ebcaa68d36a18e7aad165554903f52ca82757";
+    let hmac = "fd6d0064f88ed4dfd522fb56d16b74a85c6bb6a86a2aad97e06bcb8e219f2844";
+    assert_eq!((digest(&["acme"], plain), digest(&["acme"], keyed)), (sha256.into(), hmac.into()));
+    let client = |address| digest(&["--client", address], plain);
+    assert_eq!(client("203.0.113.5"), client("::ffff:203.0.113.5"));
+    assert_eq!(client("2001:db8::1"), client("2001:db8::2"));
+    assert_ne!(client("203.0.113.5"), client("203.0.113.6"));
+    assert_eq!(fairshare(&["digest", "acme", "--config", "-"], b"{}").status.code(), Some(1));
+    assert_eq!(fairshare(&["digest", "acme"], b"").status.code(), Some(2));
 }

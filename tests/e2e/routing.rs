@@ -1,8 +1,11 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::scenarios::{by, merged, node_limit, window};
 use crate::support::client::Request;
 use crate::support::envoy::Envoy;
+use crate::support::process::poll_until;
 
 /// What the reference configuration does with a request.
 const ROUTE: &str = "route: {cluster: upstream}";
@@ -109,4 +112,11 @@ fn rty_1_an_internal_redirect_is_charged_for_each_pass() {
     let envoy = start(json!({"tenant": window(1, "1m")}));
     assert_eq!(envoy.send(&redirected).status, 429);
     assert_eq!((requests(&envoy, "admitted"), requests(&envoy, "refused")), (1, 1));
+    // The first pass has ended when the second one begins, so they never hold two slots.
+    let envoy = start(json!({"in_flight": {"tenant": 1}}));
+    for _ in 0..3 {
+        assert_eq!(envoy.send(&redirected).status, 302);
+    }
+    let in_flight = || envoy.stat("wasmcustom.fairshare_in_flight");
+    poll_until(Duration::from_secs(5), || (in_flight() == 0).then_some(())).expect("all slots");
 }
