@@ -160,7 +160,7 @@ on_envoy!(EnvoyRig::default() =>
     node::a_changed_limit_applies_to_current_usage,
     node::bad_update_keeps_the_old_config,
     node::shadow_refuses_nothing,
-    node::metrics_add_up,
+    node::met_1_metrics_add_up,
     in_flight::a_full_cap_refuses_until_a_request_ends,
     in_flight::a_lowered_cap_refuses_until_use_has_fallen,
     in_flight::a_cap_of_zero_refuses_everything,

@@ -185,7 +185,7 @@ pub fn shadow_refuses_nothing(rig: &mut dyn Rig) {
 }
 
 /// MET-1: every request is counted exactly once.
-pub fn metrics_add_up(rig: &mut dyn Rig) {
+pub fn met_1_metrics_add_up(rig: &mut dyn Rig) {
     rig.update(&merged(
         node_limit(json!({"tenant": window(3, "1m"), "match": {"path_prefix": "/a"}})),
         json!({"exempt": [{"path": "/healthz"}]}),
