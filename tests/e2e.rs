@@ -193,6 +193,7 @@ on_envoy!(EnvoyRig::with_redis() =>
     store::the_node_gives_back_what_the_store_refuses,
     store::redis_down_follows_on_store_error,
     store::a_global_shadow_limit_is_only_counted,
+    client::a_client_level_is_counted_in_the_store,
     store::leased_limits_admit_what_they_say,
     store::refused_traffic_never_reaches_redis,
     store::a_large_leased_limit_takes_few_calls,

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Rig, by, expect, merged, node_limit, window};
+use super::{Rig, by, expect, global_limit, merged, node_limit, window};
 use crate::support::client::Request;
 
 const OTHER: [u8; 4] = [127, 0, 0, 2];
@@ -68,4 +68,18 @@ pub fn the_client_level_holds_for_everyone(rig: &mut dyn Rig) {
     expect(rig, &by("globex").from(OTHER), 3, 1);
     rig.update(&merged(limits, json!({"fair_share": false}))).unwrap();
     expect(rig, &by("globex").from(OTHER), 3, 1);
+}
+
+/// A client level may be the fleet's, decided in either way.
+pub fn a_client_level_is_counted_in_the_store(rig: &mut dyn Rig) {
+    for (prefix, consistency) in [("strict", "strict"), ("leased", "leased")] {
+        let settings = json!({"consistency": consistency});
+        let mut plugin = global_limit(settings, json!({"client": window(3, "1m")}));
+        plugin["store"]["key_prefix"] = json!(prefix);
+        plugin["namespace"] = json!(prefix);
+        rig.update(&plugin).unwrap();
+        expect(rig, &by("acme"), 2, 0);
+        expect(rig, &by("globex"), 1, 1);
+        expect(rig, &by("globex").from(OTHER), 3, 1);
+    }
 }
