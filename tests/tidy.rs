@@ -31,7 +31,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("store", &["map", "policy", "limiter", "units"]),
     ("host", &["filter", "store", "policy", "limiter", "units"]),
     ("filter", &["map", "host", "store", "policy", "limiter", "units"]),
-    ("wasm", &["filter", "host", "config", "store", "policy", "limiter", "units"]),
+    ("wasm", &["map", "filter", "host", "config", "store", "policy", "limiter", "units"]),
     ("cli", &["filter", "host", "config", "store", "policy", "limiter", "units"]),
 ];
 
@@ -54,8 +54,8 @@ const EFFECTS: [&str; 12] = [
     "thread_local!",
 ];
 
-/// The one file with unsafe code.
-const UNSAFE_FILE: &str = "src/wasm/abi.rs";
+/// The files that may have unsafe code: the host's functions, and the names of the callbacks.
+const UNSAFE_FILES: [&str; 2] = ["src/wasm/abi.rs", "src/wasm/exports.rs"];
 
 /// Reports all that breaks a rule at once.
 fn expect_none(rule: &str, broken: &[String]) {
@@ -202,10 +202,10 @@ fn only_the_shells_have_effects() {
 }
 
 #[test]
-fn unsafe_code_stays_in_one_file() {
+fn unsafe_code_stays_where_the_host_is() {
     let mut found = Vec::new();
     for file in tree::rust() {
-        if file.path == UNSAFE_FILE || file.path == "tests/tidy.rs" {
+        if UNSAFE_FILES.contains(&file.path.as_str()) || file.path == "tests/tidy.rs" {
             continue;
         }
         for (number, line) in code(&file) {
@@ -215,7 +215,7 @@ fn unsafe_code_stays_in_one_file() {
             }
         }
     }
-    expect_none(&format!("unsafe code stands in {UNSAFE_FILE} alone"), &found);
+    expect_none(&format!("unsafe code stands in {UNSAFE_FILES:?} alone"), &found);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The host's functions (proxy-wasm ABI v0.2.1, WASI preview 1), each with every status handled.
 //!
-//! This is the project's only unsafe code. It exists beside the SDK's own wrappers because those
-//! panic on any status that they do not expect, read header names and values as text, and cannot
-//! name the details of a local reply. A panic in a proxy worker refuses traffic, so here every
-//! status is a value.
+//! The SDK's own wrappers panic on any status that they do not expect, read header names and values
+//! as text, and cannot name the details of a local reply. A panic in a proxy worker refuses traffic,
+//! so here every status is a value. Beside the names of the callbacks, this is the project's only
+//! unsafe code.
 #![allow(unsafe_code)]
+
+use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, StreamType};
 
 use crate::filter::MetricKind;
 use crate::policy::HeaderMap;
@@ -20,36 +22,23 @@ pub(super) enum Failure {
     Other(u32),
 }
 
-/// A header map of the host.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Map {
-    Request,
-    Response,
-    CallResponse,
-}
-
-/// A buffer of the host.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Buffer {
-    CallResponseBody,
-    PluginConfiguration,
-}
-
 mod host {
+    use super::{BufferType, LogLevel, MapType, MetricType, StreamType};
+
     #[link(wasm_import_module = "env")]
     unsafe extern "C" {
-        pub(super) fn proxy_log(level: u32, text: *const u8, size: usize) -> u32;
+        pub(super) fn proxy_log(level: LogLevel, text: *const u8, size: usize) -> u32;
         pub(super) fn proxy_get_current_time_nanoseconds(time: *mut u64) -> u32;
         pub(super) fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
         pub(super) fn proxy_get_buffer_bytes(
-            buffer: u32,
+            buffer: BufferType,
             start: usize,
             length: usize,
             data: *mut *mut u8,
             size: *mut usize,
         ) -> u32;
         pub(super) fn proxy_get_header_map_pairs(
-            map: u32,
+            map: MapType,
             data: *mut *mut u8,
             size: *mut usize,
         ) -> u32;
@@ -60,7 +49,7 @@ mod host {
             size: *mut usize,
         ) -> u32;
         pub(super) fn proxy_add_header_map_value(
-            map: u32,
+            map: MapType,
             name: *const u8,
             name_size: usize,
             value: *const u8,
@@ -76,7 +65,19 @@ mod host {
             headers_size: usize,
             grpc_status: i32,
         ) -> u32;
-        pub(super) fn proxy_continue_stream(kind: u32) -> u32;
+        pub(super) fn proxy_continue_stream(kind: StreamType) -> u32;
+        pub(super) fn proxy_http_call(
+            cluster: *const u8,
+            cluster_size: usize,
+            headers: *const u8,
+            headers_size: usize,
+            body: *const u8,
+            body_size: usize,
+            trailers: *const u8,
+            trailers_size: usize,
+            timeout_millis: u32,
+            call: *mut u32,
+        ) -> u32;
         pub(super) fn proxy_set_effective_context(context: u32) -> u32;
         pub(super) fn proxy_get_shared_data(
             key: *const u8,
@@ -104,7 +105,7 @@ mod host {
             size: *mut usize,
         ) -> u32;
         pub(super) fn proxy_define_metric(
-            kind: u32,
+            kind: MetricType,
             name: *const u8,
             name_size: usize,
             metric: *mut u32,
@@ -148,7 +149,7 @@ fn returned_bytes(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<
 // or writes them during the call alone and keeps none.
 
 /// Writes a line to the host's log.
-pub(super) fn log(level: u32, text: &str) {
+pub(super) fn log(level: LogLevel, text: &str) {
     // A log that cannot be written has nowhere to be reported.
     let _ = unsafe { host::proxy_log(level, text.as_ptr(), text.len()) };
 }
@@ -179,20 +180,14 @@ pub(super) fn set_tick_period(millis: u32) -> Result<(), Failure> {
     check(unsafe { host::proxy_set_tick_period_milliseconds(millis) })
 }
 
-pub(super) fn buffer(buffer: Buffer) -> Result<Vec<u8>, Failure> {
-    let number = match buffer {
-        Buffer::CallResponseBody => 4,
-        Buffer::PluginConfiguration => 7,
-    };
+pub(super) fn buffer(buffer: BufferType) -> Result<Vec<u8>, Failure> {
     returned_bytes(|data, size| unsafe {
-        host::proxy_get_buffer_bytes(number, 0, usize::MAX, data, size)
+        host::proxy_get_buffer_bytes(buffer, 0, usize::MAX, data, size)
     })
 }
 
-pub(super) fn header_map(map: Map) -> Result<Vec<u8>, Failure> {
-    returned_bytes(|data, size| unsafe {
-        host::proxy_get_header_map_pairs(map.number(), data, size)
-    })
+pub(super) fn header_map(map: MapType) -> Result<Vec<u8>, Failure> {
+    returned_bytes(|data, size| unsafe { host::proxy_get_header_map_pairs(map, data, size) })
 }
 
 /// An attribute of the effective stream, by its path.
@@ -203,10 +198,10 @@ pub(super) fn property(path: &[&str]) -> Result<Vec<u8>, Failure> {
     })
 }
 
-pub(super) fn add_header(map: Map, name: &str, value: &str) -> Result<(), Failure> {
+pub(super) fn add_header(map: MapType, name: &str, value: &str) -> Result<(), Failure> {
     check(unsafe {
         host::proxy_add_header_map_value(
-            map.number(),
+            map,
             name.as_ptr(),
             name.len(),
             value.as_ptr(),
@@ -242,8 +237,33 @@ pub(super) fn send_local_response(
 
 /// Lets the effective stream's paused request go on.
 pub(super) fn resume_request() -> Result<(), Failure> {
-    const REQUEST: u32 = 0;
-    check(unsafe { host::proxy_continue_stream(REQUEST) })
+    check(unsafe { host::proxy_continue_stream(StreamType::HttpRequest) })
+}
+
+/// POSTs `body` to a cluster. A timeout of 0 means none at all.
+pub(super) fn http_call(
+    cluster: &str,
+    headers: &[(&[u8], &[u8])],
+    body: &[u8],
+    timeout_millis: u32,
+) -> Result<u32, Failure> {
+    let (headers, trailers) = (HeaderMap::serialize(headers), HeaderMap::serialize(&[]));
+    let mut call = 0;
+    check(unsafe {
+        host::proxy_http_call(
+            cluster.as_ptr(),
+            cluster.len(),
+            headers.as_ptr(),
+            headers.len(),
+            body.as_ptr(),
+            body.len(),
+            trailers.as_ptr(),
+            trailers.len(),
+            timeout_millis,
+            &mut call,
+        )
+    })?;
+    Ok(call)
 }
 
 /// Makes `context` the one that stream functions mean, until the callback ends.
@@ -287,9 +307,9 @@ pub(super) fn dequeue(queue: u32) -> Result<(), Failure> {
 
 pub(super) fn define_metric(kind: MetricKind, name: &str) -> Result<u32, Failure> {
     let kind = match kind {
-        MetricKind::Counter => 0,
-        MetricKind::Gauge => 1,
-        MetricKind::Histogram => 2,
+        MetricKind::Counter => MetricType::Counter,
+        MetricKind::Gauge => MetricType::Gauge,
+        MetricKind::Histogram => MetricType::Histogram,
     };
     let mut metric = 0;
     check(unsafe { host::proxy_define_metric(kind, name.as_ptr(), name.len(), &mut metric) })?;
@@ -303,14 +323,4 @@ pub(super) fn increment(metric: u32, by: i64) -> Result<(), Failure> {
 /// Sets a gauge, or adds a value to a histogram.
 pub(super) fn record(metric: u32, value: u64) -> Result<(), Failure> {
     check(unsafe { host::proxy_record_metric(metric, value) })
-}
-
-impl Map {
-    const fn number(self) -> u32 {
-        match self {
-            Self::Request => 0,
-            Self::Response => 2,
-            Self::CallResponse => 6,
-        }
-    }
 }

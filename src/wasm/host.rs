@@ -1,12 +1,11 @@
 //! The proxy as the filter's host.
 
-use std::time::Duration;
+use proxy_wasm::types::{BufferType, MapType};
 
-use proxy_wasm::hostcalls;
-
-use super::abi::{self, Failure, Map};
+use super::abi::{self, Failure};
 use crate::filter::{MetricId, Metrics, Reply};
 use crate::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
+use crate::policy::HeaderMap;
 use crate::store::StoreError;
 use crate::store::numbers::next_number;
 use crate::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
@@ -79,14 +78,14 @@ impl Host for WasmHost {
     }
 
     fn call_store(&mut self, call: &StoreCall<'_>) -> Result<CallId, StoreError> {
-        let headers = vec![
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", "/"),
-            (":authority", "fairshare-store"),
+        let headers: [(&[u8], &[u8]); 4] = [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/"),
+            (b":authority", b"fairshare-store"),
         ];
-        let timeout = Duration::from_millis(call.timeout.as_millis_ceil());
-        hostcalls::dispatch_http_call(call.cluster, headers, Some(call.body), vec![], timeout)
+        let millis = u32::try_from(call.timeout.as_millis_ceil()).unwrap_or(u32::MAX);
+        abi::http_call(call.cluster, &headers, call.body, millis)
             .map(CallId)
             // There is no such cluster, or no healthy host in it.
             .map_err(|_| StoreError::Unreachable)
@@ -128,12 +127,20 @@ pub(super) fn send(reply: &Reply) {
     let _ = abi::send_local_response(*status, details, headers, body, *grpc_status);
 }
 
-/// The headers of the effective stream's answer. None at all where the host has none.
-pub(super) fn response_headers() -> Vec<u8> {
-    abi::header_map(Map::Response).unwrap_or_default()
+/// Headers of the effective stream. None at all where the host has none.
+pub(super) fn headers(map: MapType) -> Vec<u8> {
+    abi::header_map(map).unwrap_or_default()
 }
 
-/// The headers of the effective stream's request. None at all where the host has none.
-pub(super) fn request_headers() -> Vec<u8> {
-    abi::header_map(Map::Request).unwrap_or_default()
+/// The body of a store call that went well. No headers at all mean that the connection broke.
+pub(super) fn call_response(headers: usize) -> Result<Vec<u8>, StoreError> {
+    let headers = match headers {
+        0 => Vec::new(),
+        _ => self::headers(MapType::HttpCallResponseHeaders),
+    };
+    let status = HeaderMap::new(&headers).pairs().find(|(name, _)| *name == b":status");
+    match StoreError::of_status(status.map(|(_, value)| value)) {
+        Some(error) => Err(error),
+        None => Ok(abi::buffer(BufferType::HttpCallResponseBody).unwrap_or_default()),
+    }
 }

@@ -1,6 +1,7 @@
 //! The `log` crate's lines in the host's log.
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use proxy_wasm::types::LogLevel;
 
 use super::abi;
 
@@ -24,11 +25,11 @@ impl Log for HostLog {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let level = match record.level() {
-                Level::Trace => 0,
-                Level::Debug => 1,
-                Level::Info => 2,
-                Level::Warn => 3,
-                Level::Error => 4,
+                Level::Trace => LogLevel::Trace,
+                Level::Debug => LogLevel::Debug,
+                Level::Info => LogLevel::Info,
+                Level::Warn => LogLevel::Warn,
+                Level::Error => LogLevel::Error,
             };
             abi::log(level, &record.args().to_string());
         }

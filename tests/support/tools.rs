@@ -64,8 +64,23 @@ pub fn trapping_module() -> &'static Path {
         build.args(["--features", "test-trap", "--target", "wasm32-wasip1", "--target-dir"]);
         let output = build.arg(&directory).output().expect("cargo");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        directory.join("wasm32-wasip1/release/fairshare.wasm")
+        let (built, pruned) = (
+            directory.join("wasm32-wasip1/release/fairshare.wasm"),
+            directory.join("fairshare.wasm"),
+        );
+        prune(&built, &pruned);
+        pruned
     })
+}
+
+/// As `wasm-build.sh` does: what cargo builds is no module that a host can use.
+fn prune(module: &Path, into: &Path) {
+    let mut prune = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    prune.current_dir(repository()).env_remove("CARGO_TARGET_DIR");
+    prune.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]);
+    prune.args(["tools/prune/Cargo.toml", "--target-dir", "target/tools", "--"]);
+    let output = prune.arg(module).arg(into).output().expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Runs `./wasm-build.sh`, one test process at a time.

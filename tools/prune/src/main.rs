@@ -3,6 +3,9 @@
 //! The SDK exports every callback of the ABI. The host calls each one that it finds, so an empty
 //! callback costs a switch into the VM on every request. Without those exports the code behind them
 //! is unreachable too, and is dropped together with names and tool notes (custom sections).
+//!
+//! The plugin's own callbacks cannot have the names of the SDK's before that. They get them here:
+//! what is exported as `plugin_on_…` becomes `proxy_on_…`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -10,12 +13,16 @@ use std::{env, fs};
 
 use walrus::{Module, ModuleConfig};
 
-/// The exports that stay, and the one list of them. A module that lacks one is an error.
-const WANTED_EXPORTS: &[&str] = &[
-    "memory",
-    "_initialize",
-    "proxy_abi_version_0_2_1",
-    "proxy_on_memory_allocate",
+/// What the SDK exports and the plugin needs.
+const SDK_EXPORTS: &[&str] =
+    &["memory", "_initialize", "proxy_abi_version_0_2_1", "proxy_on_memory_allocate"];
+
+/// How the names of the plugin's own callbacks begin, and how the host's names begin.
+const OWN_PREFIX: &str = "plugin_on_";
+const HOST_PREFIX: &str = "proxy_on_";
+
+/// The plugin's callbacks, and the one list of them, by the names that the host knows.
+const CALLBACKS: &[&str] = &[
     "proxy_on_vm_start",
     "proxy_on_context_create",
     "proxy_on_configure",
@@ -24,8 +31,6 @@ const WANTED_EXPORTS: &[&str] = &[
     "proxy_on_http_call_response",
     "proxy_on_request_headers",
     "proxy_on_response_headers",
-    "proxy_on_log",
-    "proxy_on_done",
     "proxy_on_delete",
 ];
 
@@ -56,38 +61,42 @@ fn prune(bytes: &[u8]) -> Result<Vec<u8>, String> {
     config.generate_name_section(false).generate_producers_section(false);
     let mut module =
         config.parse(bytes).map_err(|error| format!("not a WebAssembly module: {error:#}"))?;
-    check_exports(&module)?;
-    remove_other_exports(&mut module);
+    choose_exports(&mut module)?;
     remove_custom_sections(&mut module);
     walrus::passes::gc::run(&mut module);
     Ok(module.emit_wasm())
 }
 
-/// Fails with the names of all wanted exports that `module` does not have.
-fn check_exports(module: &Module) -> Result<(), String> {
-    let present: BTreeSet<&str> =
-        module.exports.iter().map(|export| export.name.as_str()).collect();
-    let missing: Vec<&str> =
-        WANTED_EXPORTS.iter().copied().filter(|name| !present.contains(name)).collect();
+/// Leaves the exports that the host is to see, by its names.
+///
+/// # Errors
+///
+/// The names of all that `module` does not have.
+fn choose_exports(module: &mut Module) -> Result<(), String> {
+    let mut missing: BTreeSet<&str> = SDK_EXPORTS.iter().chain(CALLBACKS).copied().collect();
+    let mut unwanted = Vec::new();
+    for export in module.exports.iter_mut() {
+        let own = export.name.strip_prefix(OWN_PREFIX).map(|rest| format!("{HOST_PREFIX}{rest}"));
+        let wanted = match &own {
+            Some(name) => CALLBACKS.contains(&name.as_str()),
+            None => SDK_EXPORTS.contains(&export.name.as_str()),
+        };
+        if !wanted {
+            unwanted.push(export.id());
+            continue;
+        }
+        export.name = own.unwrap_or_else(|| export.name.clone());
+        missing.remove(export.name.as_str());
+    }
+    unwanted.into_iter().for_each(|id| module.exports.delete(id));
     if missing.is_empty() {
         return Ok(());
     }
+    let missing: Vec<&str> = missing.into_iter().collect();
     Err(format!(
-        "the module does not export {}; Envoy needs all of WANTED_EXPORTS (tools/prune/src/main.rs)",
+        "the module does not export what becomes {}; Envoy needs all of SDK_EXPORTS and CALLBACKS (tools/prune/src/main.rs)",
         missing.join(", ")
     ))
-}
-
-fn remove_other_exports(module: &mut Module) {
-    let unwanted: Vec<_> = module
-        .exports
-        .iter()
-        .filter(|export| !WANTED_EXPORTS.contains(&export.name.as_str()))
-        .map(walrus::Export::id)
-        .collect();
-    for id in unwanted {
-        module.exports.delete(id);
-    }
 }
 
 fn remove_custom_sections(module: &mut Module) {
@@ -123,35 +132,56 @@ mod tests {
         module.exports.iter().map(|export| export.name.clone()).collect()
     }
 
+    /// The names that the linker sees: of the SDK's callbacks and of the plugin's.
+    fn linked() -> Vec<String> {
+        let own = |name: &&str| name.replacen(HOST_PREFIX, OWN_PREFIX, 1);
+        let plugin = CALLBACKS.iter().map(own);
+        SDK_EXPORTS.iter().chain(CALLBACKS).map(ToString::to_string).chain(plugin).collect()
+    }
+
+    fn pruned(exports: &[String]) -> Result<Vec<u8>, String> {
+        let names: Vec<&str> = exports.iter().map(String::as_str).collect();
+        prune(&module_with(&names))
+    }
+
     #[test]
     fn keeps_wanted_exports_and_drops_the_rest() {
-        let mut exports = WANTED_EXPORTS.to_vec();
-        exports.push("proxy_on_request_body");
-        let pruned = prune(&module_with(&exports)).unwrap();
-        assert_eq!(export_names(&pruned), WANTED_EXPORTS);
+        let mut exports = linked();
+        exports.push("proxy_on_request_body".into());
+        exports.push("plugin_on_request_body".into());
+        let wanted: Vec<&str> = SDK_EXPORTS.iter().chain(CALLBACKS).copied().collect();
+        assert_eq!(export_names(&pruned(&exports).unwrap()), wanted);
     }
 
     #[test]
     fn drops_functions_that_nothing_reaches_any_more() {
-        let mut exports = WANTED_EXPORTS.to_vec();
-        exports.push("proxy_on_request_body");
-        let pruned = prune(&module_with(&exports)).unwrap();
-        let module = Module::from_buffer(&pruned).unwrap();
-        assert_eq!(module.funcs.iter().count(), WANTED_EXPORTS.len() - 1);
+        let module = Module::from_buffer(&pruned(&linked()).unwrap()).unwrap();
+        let without_memory = SDK_EXPORTS.len() - 1;
+        assert_eq!(module.funcs.iter().count(), without_memory + CALLBACKS.len());
     }
 
     #[test]
     fn drops_custom_sections() {
-        let mut module = Module::from_buffer(&module_with(WANTED_EXPORTS)).unwrap();
+        let mut module = Module::from_buffer(&module_with(
+            &linked().iter().map(String::as_str).collect::<Vec<_>>(),
+        ))
+        .unwrap();
         module.customs.add(walrus::RawCustomSection { name: "notes".into(), data: vec![1, 2, 3] });
         let pruned = prune(&module.emit_wasm()).unwrap();
         assert_eq!(Module::from_buffer(&pruned).unwrap().customs.iter().count(), 0);
     }
 
     #[test]
+    fn a_callback_of_the_sdk_stands_in_for_none_of_the_plugin() {
+        let mut exports = linked();
+        exports.retain(|name| name != "plugin_on_tick");
+        assert!(pruned(&exports).unwrap_err().contains("becomes proxy_on_tick;"));
+    }
+
+    #[test]
     fn names_every_missing_export() {
         let error = prune(&module_with(&["memory", "_initialize"])).unwrap_err();
-        assert!(error.contains("proxy_on_configure, proxy_on_tick"), "{error}");
+        assert!(error.contains("proxy_on_configure, proxy_on_context_create"), "{error}");
     }
 
     #[test]
