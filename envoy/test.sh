@@ -3,6 +3,8 @@
 #
 #   ./envoy/test.sh               everything
 #   ./envoy/test.sh e2e [NAME…]   the end-to-end cases whose names contain one of NAME
+#   ./envoy/test.sh compose       the fleet of envoy/docker-compose.yaml comes up (needs Docker and root)
+#   ./envoy/test.sh chaos [NAME…] the same fleet with its network cut, its parts killed and restarted
 #
 # ENVOY_BIN and REDIS_BIN choose the programs. Tests take free ports.
 set -euo pipefail
@@ -28,7 +30,7 @@ check_scripts() {
     note "shellcheck is not here, so the scripts are not checked"
     return
   fi
-  shellcheck --external-sources wasm-build.sh envoy/*.sh .ci/run
+  shellcheck --external-sources wasm-build.sh envoy/*.sh envoy/compose/*.sh .ci/run
 }
 
 lint_native() {
@@ -108,6 +110,17 @@ test_e2e() {
   fi
   rm -f "$log"
   return $status
+}
+
+# test_containers NAME...: the cases of the fleet in containers. Images that no variable names are made
+# from this machine's programs.
+test_containers() {
+  local images
+  if [ -z "${ENVOY_IMAGE:-}" ]; then
+    images=$(./envoy/compose/images.sh)
+    eval "$images"
+  fi
+  cargo test --locked --test containers -- --ignored --nocapture --test-threads 1 "$@"
 }
 
 # The README's demonstration, on other ports.
@@ -209,6 +222,16 @@ case ${1:-} in
     shift
     get_tools
     step "end-to-end tests" test_e2e "$@"
+    ;;
+  compose)
+    get_tools
+    step "fleet in containers" test_containers compose_
+    ;;
+  chaos)
+    shift
+    [ $# -gt 0 ] || set -- chaos_
+    get_tools
+    step "chaos" test_containers "$@"
     ;;
   *)
     sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2

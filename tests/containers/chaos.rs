@@ -1,0 +1,180 @@
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::fleet::Fleet;
+use crate::load::{LIMIT, Seens, under_load};
+use crate::support::process::poll_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A limit of [`LIMIT`] a second for each tenant.
+fn plugin(on_store_error: &Value) -> Value {
+    let mut limit = json!({
+        "name": "chaos", "scope": "global", "tenant": {"requests": LIMIT, "window": "1s"},
+    });
+    let base = limit.as_object_mut().expect("an object");
+    base.extend(on_store_error.as_object().expect("an object").clone());
+    json!({
+        "exempt": [{"path": "/healthz"}],
+        "limits": [limit],
+        "store": {"cluster": "fairshare_redis", "timeout": "500ms"},
+    })
+}
+
+fn deny() -> Value {
+    json!({"on_store_error": "deny"})
+}
+
+/// What holds whatever happens while the store keeps its state and no limit says `deny`.
+fn assert_holds(seen: &Seens) {
+    assert!(seen.worst() <= 1.0, "{} of the limit in one window", seen.worst());
+    assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
+}
+
+/// Redis vanishes from the network and comes back: nobody waits for longer than the timeout, nothing
+/// is admitted that was not granted, and the fleet recovers by itself.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_redis_cut_off_and_back() {
+    let fleet = Fleet::start(&plugin(&deny()));
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        sleep(3 * SECOND);
+        fleet.drop_packets("redis", 1.0);
+        sleep(3 * SECOND);
+        fleet.heal("redis");
+        healed = Some(Instant::now());
+        sleep(4 * SECOND);
+    });
+    seen.report("redis cut off, deny", healed);
+    assert_holds(&seen);
+    assert!(seen.server_errors() > 0, "the cut was not felt");
+    assert_eq!(seen.unanswered(), 0);
+    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+}
+
+/// The same, with a fraction of the limit on each node meanwhile: at most nodes times fraction on top.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_redis_cut_off_with_a_local_fraction() {
+    let fleet = Fleet::start(&plugin(&json!({"on_store_error": "local", "local_fraction": 0.5})));
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        sleep(3 * SECOND);
+        fleet.drop_packets("redis", 1.0);
+        sleep(3 * SECOND);
+        fleet.heal("redis");
+        healed = Some(Instant::now());
+        sleep(3 * SECOND);
+    });
+    seen.report("redis cut off, local 0.5", healed);
+    assert!(seen.worst() <= 2.0, "{} of the limit in one window", seen.worst());
+    assert_eq!((seen.server_errors(), seen.unanswered(), seen.wrong_refusals()), (0, 0, 0));
+    assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
+}
+
+/// One Envoy loses Redis: the other one is not touched.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_one_envoy_cut_off() {
+    let fleet = Fleet::start(&plugin(&deny()));
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        sleep(2 * SECOND);
+        fleet.drop_packets("envoy-1", 1.0);
+        sleep(3 * SECOND);
+        fleet.heal("envoy-1");
+        healed = Some(Instant::now());
+        sleep(3 * SECOND);
+    });
+    seen.report("one Envoy cut off, deny", healed);
+    assert_holds(&seen);
+    assert!(seen.server_errors() > 0, "the cut was not felt");
+    assert_eq!(fleet.metric(1, "fairshare_store_calls", r#"result="timeout""#), 0);
+    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+}
+
+/// One in twenty packets to Redis and one in twenty from it is lost.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_packet_loss() {
+    let fleet = Fleet::start(&plugin(&json!({"on_store_error": "local"})));
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        sleep(SECOND);
+        fleet.drop_packets("redis", 0.05);
+        sleep(6 * SECOND);
+        fleet.heal("redis");
+        healed = Some(Instant::now());
+        sleep(2 * SECOND);
+    });
+    seen.report("one packet in twenty lost, local", healed);
+    assert_eq!((seen.server_errors(), seen.unanswered(), seen.wrong_refusals()), (0, 0, 0));
+    assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
+}
+
+/// The Envoys are stopped and started one after the other: what they had leased is lost, not doubled.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_rolling_restart() {
+    let fleet = Fleet::start(&plugin(&deny()));
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        for (number, service) in ["envoy-1", "envoy-2"].into_iter().enumerate() {
+            sleep(2 * SECOND);
+            fleet.compose(&["restart", "--timeout", "2", service]);
+            fleet.wait_for(number);
+        }
+        healed = Some(Instant::now());
+        sleep(2 * SECOND);
+    });
+    seen.report("rolling restart, deny", healed);
+    assert_holds(&seen);
+    assert_eq!(seen.wrong_refusals(), 0);
+    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+}
+
+/// A new process takes over from the old one under load.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_hot_restart() {
+    let fleet = Fleet::start(&plugin(&deny()));
+    let seen = under_load(&fleet.ports, || {
+        sleep(2 * SECOND);
+        fleet.signal("envoy-1", "HUP");
+        sleep(8 * SECOND);
+    });
+    seen.report("hot restart, deny", None);
+    assert_holds(&seen);
+    assert_eq!(seen.wrong_refusals(), 0);
+}
+
+/// Redis is killed, and its replica takes over under its name: what the replica had not yet got is
+/// made up for by the Envoys.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_primary_killed_and_replica_takes_over() {
+    let fleet = Fleet::start(&plugin(&deny()));
+    fleet.compose(&["--profile", "replica", "up", "--detach", "redis-replica"]);
+    let in_sync = || {
+        let state = fleet.run_in("redis-replica", &["redis-cli", "INFO", "replication"]);
+        state.contains("master_link_status:up").then_some(())
+    };
+    assert!(poll_until(20 * SECOND, in_sync).is_some(), "the replica gets no data");
+    let mut healed = None;
+    let seen = under_load(&fleet.ports, || {
+        sleep(3 * SECOND);
+        fleet.signal("redis", "KILL");
+        fleet.run_in("redis-replica", &["redis-cli", "REPLICAOF", "NO", "ONE"]);
+        fleet.rename_redis("redis-replica");
+        healed = Some(Instant::now());
+        sleep(10 * SECOND);
+    });
+    seen.report("primary killed, replica takes over", healed);
+    assert_holds(&seen);
+    assert_eq!(seen.unanswered(), 0);
+    // Envoy asks for the name every five seconds.
+    assert!(seen.recovery(healed.expect("a time")) < 8 * SECOND);
+}

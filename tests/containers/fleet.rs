@@ -1,0 +1,173 @@
+use std::fs;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::client::Request;
+use crate::support::ports::free_port;
+use crate::support::process::TempDir;
+use crate::support::tools::{module, repository};
+
+/// How long a container may take to do what it was asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The containers of `envoy/docker-compose.yaml`, removed with the value.
+pub struct Fleet {
+    project: String,
+    files: TempDir,
+    /// The Envoys' ports on loopback.
+    pub ports: [u16; 2],
+    admin_ports: [u16; 2],
+    pub prometheus_port: u16,
+}
+
+impl Fleet {
+    /// Starts the fleet under `plugin` and waits until both Envoys answer.
+    pub fn start(plugin: &Value) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let fleet = Self {
+            project: format!("fairshare{}x{number}", std::process::id()),
+            files: TempDir::new("containers"),
+            ports: [free_port(), free_port()],
+            admin_ports: [free_port(), free_port()],
+            prometheus_port: free_port(),
+        };
+        fs::write(fleet.files.file("plugin.json"), plugin.to_string()).expect("a file");
+        fleet.compose(&["up", "--detach"]);
+        for envoy in 0..2 {
+            fleet.wait_for(envoy);
+        }
+        fleet
+    }
+
+    /// Waits until an Envoy answers.
+    pub fn wait_for(&self, envoy: usize) {
+        let (start, probe) = (Instant::now(), Request::get("/healthz"));
+        while probe.try_send(self.ports[envoy]).is_err() {
+            if start.elapsed() > PATIENCE {
+                panic!("envoy-{} does not answer:\n{}", envoy + 1, self.logs());
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command of Compose on the fleet and returns what it prints.
+    pub fn compose(&self, arguments: &[&str]) -> String {
+        let file = repository().join("envoy/docker-compose.yaml");
+        let plugin = self.files.file("plugin.json");
+        let mut command = match has_compose_plugin() {
+            true => Command::new("docker"),
+            false => Command::new("docker-compose"),
+        };
+        if has_compose_plugin() {
+            command.arg("compose");
+        }
+        command.args(["--project-name", &self.project, "--file"]).arg(file).args(arguments);
+        command.env("FAIRSHARE_PLUGIN", plugin).env("FAIRSHARE_MODULE", module());
+        let ports = [
+            ("FAIRSHARE_PORT", self.ports[0]),
+            ("FAIRSHARE_PORT_2", self.ports[1]),
+            ("FAIRSHARE_ADMIN_PORT", self.admin_ports[0]),
+            ("FAIRSHARE_ADMIN_PORT_2", self.admin_ports[1]),
+            ("FAIRSHARE_PROMETHEUS_PORT", self.prometheus_port),
+        ];
+        command.envs(ports.map(|(name, port)| (name, port.to_string())));
+        run(&mut command)
+    }
+
+    fn logs(&self) -> String {
+        self.compose(&["logs", "--tail", "20"])
+    }
+
+    /// Runs a program within a service's container.
+    pub fn run_in(&self, service: &str, program: &[&str]) -> String {
+        let container = self.container(service);
+        run(Command::new("docker").args(["exec", &container]).args(program))
+    }
+
+    /// Sends a signal to a service's first process.
+    pub fn signal(&self, service: &str, signal: &str) {
+        let container = self.container(service);
+        run(Command::new("docker").args(["kill", "--signal", signal, &container]));
+    }
+
+    /// Drops this share of a container's packets from and to Redis: 1 cuts it off.
+    pub fn drop_packets(&self, service: &str, share: f64) {
+        let share = format!("{share}");
+        for (chain, port) in [
+            ("INPUT", "--dport"),
+            ("INPUT", "--sport"),
+            ("OUTPUT", "--dport"),
+            ("OUTPUT", "--sport"),
+        ] {
+            let mut rule = vec!["--append", chain, "--protocol", "tcp", port, "6379"];
+            if share != "1" {
+                rule.extend(["--match", "statistic", "--mode", "random", "--probability", &share]);
+            }
+            rule.extend(["--jump", "DROP"]);
+            self.iptables(service, &rule);
+        }
+    }
+
+    /// Ends what [`drop_packets`](Self::drop_packets) began.
+    pub fn heal(&self, service: &str) {
+        self.iptables(service, &["--flush"]);
+    }
+
+    /// Lets `to` be found under the name `redis` instead of the container that was.
+    pub fn rename_redis(&self, to: &str) {
+        let (network, container) = (format!("{}_store", self.project), self.container(to));
+        run(Command::new("docker").args(["network", "disconnect", &network, &container]));
+        let arguments = ["network", "connect", "--alias", "redis", &network, &container];
+        run(Command::new("docker").args(arguments));
+    }
+
+    /// A counter of an Envoy, summed over its series that carry `label`.
+    pub fn metric(&self, envoy: usize, name: &str, label: &str) -> u64 {
+        let answer = Request::get("/stats/prometheus").send(self.admin_ports[envoy]).text();
+        let series = answer.lines().filter(|line| line.starts_with(name) && line.contains(label));
+        series.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
+    fn iptables(&self, service: &str, rule: &[&str]) {
+        let container = self.container(service);
+        let pid =
+            run(Command::new("docker").args(["inspect", "--format", "{{.State.Pid}}", &container]));
+        // The rule is one of the container's own network, not of this machine's.
+        run(Command::new("nsenter")
+            .args(["--target", pid.trim(), "--net", "iptables", "--wait"])
+            .args(rule));
+    }
+
+    fn container(&self, service: &str) -> String {
+        let listed = self.compose(&["ps", "--quiet", service]);
+        let id = listed.lines().next().unwrap_or_else(|| panic!("no container of {service}"));
+        id.trim().to_owned()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        self.compose(&["down", "--volumes", "--timeout", "1"]);
+    }
+}
+
+fn has_compose_plugin() -> bool {
+    let version = Command::new("docker").args(["compose", "version"]).output();
+    version.is_ok_and(|output| output.status.success())
+}
+
+fn run(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } =
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}: {status}\n{out}{err}");
+    out.into_owned()
+}

@@ -1,0 +1,156 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Connection, Request};
+
+/// Units a second that each tenant has.
+pub const LIMIT: usize = 100;
+
+/// The limit's window.
+pub const WINDOW: Duration = Duration::from_secs(1);
+
+/// Asks as fast as it may.
+const NOISY: &str = "noisy";
+
+/// Stays far below its limit, so that no refusal of it is right.
+const QUIET: &str = "quiet";
+
+/// One request, as its client saw it.
+#[derive(Clone, Copy)]
+struct Seen {
+    tenant: &'static str,
+    sent: Instant,
+    done: Instant,
+    /// None where there was no answer at all.
+    status: Option<u16>,
+}
+
+/// What all clients saw.
+pub struct Seens(Vec<Seen>);
+
+/// Sends requests of two tenants to all ports for as long as `work` runs.
+pub fn under_load(ports: &[u16], work: impl FnOnce()) -> Seens {
+    let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for port in ports {
+            for (tenant, pause) in [(NOISY, 4), (NOISY, 4), (QUIET, 60)] {
+                let (stop, seen) = (&stop, &seen);
+                scope.spawn(move || {
+                    let mine = client(*port, tenant, Duration::from_millis(pause), stop);
+                    seen.lock().expect("no client failed").extend(mine);
+                });
+            }
+        }
+        work();
+        stop.store(true, Ordering::Relaxed);
+    });
+    Seens(seen.into_inner().expect("no client failed"))
+}
+
+fn client(port: u16, tenant: &'static str, pause: Duration, stop: &AtomicBool) -> Vec<Seen> {
+    let request = Request::get("/").tenant(tenant);
+    let (mut connection, mut seen) = (None, Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let sent = Instant::now();
+        let answer = match connection.take() {
+            Some(open) => Ok(open),
+            None => Connection::open(port),
+        };
+        let answer = answer.and_then(|mut open| {
+            let answer = open.send(&request)?;
+            if answer.header("connection").is_none_or(|value| value != "close") {
+                connection = Some(open);
+            }
+            Ok(answer.status)
+        });
+        seen.push(Seen { tenant, sent, done: Instant::now(), status: answer.ok() });
+        sleep(pause);
+    }
+    seen
+}
+
+impl Seens {
+    pub fn offered(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn admitted(&self) -> usize {
+        self.with_status(|status| status == Some(200)).count()
+    }
+
+    /// The most of a tenant that was certainly admitted within one window, over the limit: sent
+    /// after its start and answered before its end.
+    pub fn worst(&self) -> f64 {
+        let most = [NOISY, QUIET].map(|tenant| {
+            let mut admitted: Vec<Seen> = self
+                .with_status(|status| status == Some(200))
+                .filter(|seen| seen.tenant == tenant)
+                .collect();
+            admitted.sort_by_key(|seen| seen.sent);
+            (0..admitted.len()).map(|first| within(&admitted[first..])).max().unwrap_or(0)
+        });
+        let most = most.into_iter().max().unwrap_or(0);
+        f64::from(u32::try_from(most).expect("a small number"))
+            / f64::from(u32::try_from(LIMIT).expect("a small number"))
+    }
+
+    /// Refusals of the tenant that stays within its share.
+    pub fn wrong_refusals(&self) -> usize {
+        self.with_status(|status| status == Some(429)).filter(|seen| seen.tenant == QUIET).count()
+    }
+
+    /// Answers from 500 on.
+    pub fn server_errors(&self) -> usize {
+        self.with_status(|status| status.is_some_and(|status| status >= 500)).count()
+    }
+
+    /// Requests without an answer.
+    pub fn unanswered(&self) -> usize {
+        self.with_status(|status| status.is_none()).count()
+    }
+
+    /// From `healed` until the quiet tenant is admitted for good: the last of its failures.
+    pub fn recovery(&self, healed: Instant) -> Duration {
+        let failed = |seen: &&Seen| seen.tenant == QUIET && seen.status != Some(200);
+        let last = self.0.iter().filter(failed).map(|seen| seen.done).max();
+        last.map_or(Duration::ZERO, |last| last.saturating_duration_since(healed))
+    }
+
+    /// The longest time that a request took to be answered.
+    pub fn slowest(&self) -> Duration {
+        let answered = self.0.iter().filter(|seen| seen.status.is_some());
+        answered.map(|seen| seen.done - seen.sent).max().unwrap_or_default()
+    }
+
+    /// One line for people.
+    pub fn report(&self, scenario: &str, healed: Option<Instant>) {
+        let recovery = healed.map_or_else(
+            || "-".to_owned(),
+            |healed| format!("{:.2} s", self.recovery(healed).as_secs_f64()),
+        );
+        println!(
+            "chaos {scenario:<34} offered {:>6}  admitted {:>5}  worst/limit {:.3}  wrong refusals {}  5xx {}  \
+             unanswered {}  slowest {:.3} s  recovery {recovery}",
+            self.offered(),
+            self.admitted(),
+            self.worst(),
+            self.wrong_refusals(),
+            self.server_errors(),
+            self.unanswered(),
+            self.slowest().as_secs_f64(),
+        );
+    }
+
+    fn with_status(&self, is: impl Fn(Option<u16>) -> bool) -> impl Iterator<Item = Seen> {
+        self.0.iter().filter(move |seen| is(seen.status)).copied()
+    }
+}
+
+/// How many of `admitted` certainly lie within the window that begins with the first.
+fn within(admitted: &[Seen]) -> usize {
+    let Some(first) = admitted.first() else { return 0 };
+    let end = first.sent + WINDOW;
+    admitted.iter().take_while(|seen| seen.sent < end).filter(|seen| seen.done < end).count()
+}
