@@ -104,6 +104,12 @@ get_redis() {
   export REDIS_BIN
 }
 
+# openssl makes the certificates of the tests.
+get_openssl() {
+  command -v openssl >/dev/null || apt_install openssl ||
+    die "openssl is missing and could not be installed: install it as root (apt-get install openssl)"
+}
+
 # Installs a Debian package; fails where this is not Debian's family or the user is not root.
 apt_install() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 1
@@ -125,19 +131,28 @@ fairshare() {
 
 # === configuration ===
 
-# fill_in PLUGIN_JSON_FILE: prints envoy.yaml with its names replaced by the variables so called.
+# fill_in PLUGIN_JSON_FILE [CLUSTER_FILE]: prints envoy.yaml with its names replaced by the variables so
+# called, and with the cluster "redis" of another file in place of its own.
 fill_in() {
   local yaml plugin name value
   yaml=$(<envoy/envoy.yaml)
+  [ -z "${2:-}" ] || yaml=$(with_cluster_of "$2")
   plugin=$(yaml_string <"$1")
   shopt -u patsub_replacement 2>/dev/null || true # From bash 5.2 on, & would mean the match.
   for name in FAIRSHARE_PORT FAIRSHARE_ADMIN_PORT FAIRSHARE_UPSTREAM_PORT FAIRSHARE_WASM \
-    FAIRSHARE_REDIS_SOCKET FAIRSHARE_ACCESS_LOG FAIRSHARE_PLUGIN_JSON; do
+    FAIRSHARE_REDIS_SOCKET FAIRSHARE_REDIS_HOST{,_1,_2} FAIRSHARE_REDIS_PORT{,_1,_2} FAIRSHARE_REDIS_CA FAIRSHARE_ACCESS_LOG FAIRSHARE_PLUGIN_JSON; do
     value=${!name:-}
     [ "$name" = FAIRSHARE_PLUGIN_JSON ] && value=$plugin
     yaml=${yaml//"\${$name}"/$value}
   done
   printf '%s\n' "$yaml"
+}
+
+# with_cluster_of FILE: envoy.yaml without its own cluster "redis" and with that of the file.
+with_cluster_of() {
+  awk 'NR == FNR && /^  - name: redis$/ { own = 1; next }
+    NR == FNR && own && /^(    |$)/ { next }
+    { own = 0; print }' envoy/envoy.yaml "$1"
 }
 
 # Standard input as a YAML string in double quotes.

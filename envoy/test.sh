@@ -6,11 +6,13 @@
 #   ./envoy/test.sh compose       the fleet of envoy/docker-compose.yaml comes up (needs Docker and root)
 #   ./envoy/test.sh chaos [NAME…] the same fleet with its network cut, its parts killed and restarted
 #
-# ENVOY_BIN and REDIS_BIN choose the programs. Tests take free ports.
+# ENVOY_BIN, REDIS_BIN and VALKEY_BIN choose the programs. Tests take free ports.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=envoy/lib.sh
 . envoy/lib.sh
+# shellcheck source=envoy/stores.sh
+. envoy/stores.sh
 
 readonly MODULE_FLAGS=(--lib --no-default-features --target wasm32-wasip1)
 readonly PRUNE_FLAGS=(--manifest-path tools/prune/Cargo.toml --target-dir target/tools)
@@ -76,19 +78,29 @@ check_reproducible() {
 }
 
 # Every example is one that the command line understands, and that Envoy loads with the reference
-# configuration; a broken one is refused, so this check can fail.
+# configuration, whichever way that leads to Redis; a broken one is refused, so this check can fail.
 check_examples() {
-  local plugin yaml
+  local plugin cluster directory yaml
   build_native
-  yaml=$(mktemp --suffix .yaml)
-  # shellcheck disable=SC2064 # The file as it is now.
-  trap "rm -f '$yaml'" EXIT
+  directory=$(mktemp -d)
+  # shellcheck disable=SC2064 # The directory as it is now.
+  trap "rm -rf '$directory'" EXIT
+  yaml=$directory/envoy.yaml
   export FAIRSHARE_PORT=10000 FAIRSHARE_ADMIN_PORT=9901 FAIRSHARE_UPSTREAM_PORT=8000
   export FAIRSHARE_WASM=target/fairshare.wasm FAIRSHARE_REDIS_SOCKET=redis.sock FAIRSHARE_ACCESS_LOG=/dev/null
+  export FAIRSHARE_REDIS_HOST{,_1,_2}=redis.example FAIRSHARE_REDIS_PORT{,_1,_2}=6379
+  export FAIRSHARE_REDIS_CA=$directory/ca.crt
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj /CN=example \
+    -keyout "$directory/ca.key" -out "$FAIRSHARE_REDIS_CA" 2>/dev/null
   for plugin in envoy/plugin/*.json; do
     echo "$plugin"
     fairshare check "$plugin" >/dev/null
     fill_in "$plugin" >"$yaml"
+    validate "$yaml"
+  done
+  for cluster in envoy/redis/*.yaml; do
+    echo "$cluster"
+    fill_in envoy/plugin/default.json "$cluster" >"$yaml"
     validate "$yaml"
   done
   fill_in <(echo '{"limits": 1}') >"$yaml"
@@ -176,6 +188,8 @@ get_tools() {
   command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
   get_envoy
   get_redis
+  get_valkey
+  get_openssl
   get_clients
 }
 

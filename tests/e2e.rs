@@ -12,6 +12,9 @@
 /// Tenants and routes that other parts of Envoy know.
 #[path = "e2e/attributes.rs"]
 mod attributes;
+/// Every kind of store, and every way to it.
+#[path = "e2e/backends.rs"]
+mod backends;
 /// Client libraries as they are used, with their own ways to retry.
 #[path = "e2e/clients.rs"]
 mod clients;
@@ -62,7 +65,15 @@ struct EnvoyRig {
 
 impl EnvoyRig {
     fn with_redis() -> Self {
-        Self { redis: Some(Rc::new(Redis::start())), envoy: None, held: Vec::new() }
+        Self::with_store(Redis::start())
+    }
+
+    fn with_store(store: Redis) -> Self {
+        Self { redis: Some(Rc::new(store)), envoy: None, held: Vec::new() }
+    }
+
+    fn store(&self) -> Rc<Redis> {
+        self.redis.clone().expect("a store")
     }
 
     fn envoy(&mut self) -> &mut Envoy {
@@ -204,7 +215,7 @@ on_envoy!(EnvoyRig::with_redis() =>
 #[test]
 fn red_3_a_forgotten_script_is_sent_again() {
     let mut rig = EnvoyRig::with_redis();
-    let redis = rig.redis.clone().expect("a Redis");
+    let redis = rig.store();
     let mut forget = || drop(redis.run(&["SCRIPT", "FLUSH"]));
     store::red_3_a_forgotten_script_is_sent_again(&mut rig, &mut forget);
 }

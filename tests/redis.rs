@@ -29,6 +29,9 @@ mod failures;
 /// Random arrivals, against a log of every admission and against the node's limiter.
 #[path = "redis/oracle.rs"]
 mod oracle;
+/// What the pages tell their readers to do.
+#[path = "support/page.rs"]
+mod page;
 /// The server and its client, and what they are made of.
 #[path = "support/process.rs"]
 mod process;

@@ -104,15 +104,19 @@ fn the_second_command_has_the_steps_that_the_readme_shows() {
     assert!(blocks[4].text.contains(&format!("all {} passed", steps.len())));
 }
 
-/// A block that names the reference configuration shows lines of it, in its order.
+/// A block that names a file of the reference configuration shows lines of it, in its order.
 #[test]
 fn parts_of_the_reference_configuration_are_parts_of_it() {
-    let reference = tree::read("envoy/envoy.yaml").text;
     let mut shown = 0;
     for page in pages() {
         for block in blocks(&page) {
-            let Some(part) = block.text.strip_prefix("# from envoy/envoy.yaml\n") else { continue };
+            let Some((file, part)) =
+                block.text.strip_prefix("# from ").and_then(|text| text.split_once('\n'))
+            else {
+                continue;
+            };
             shown += 1;
+            let reference = tree::read(file).text;
             let mut lines = reference.lines().map(str::trim);
             for line in part.lines().map(str::trim) {
                 assert!(lines.any(|known| known == line), "{}: not there: {line}", block.place);
@@ -120,4 +124,15 @@ fn parts_of_the_reference_configuration_are_parts_of_it() {
         }
     }
     assert!(shown > 0);
+}
+
+/// Every way to Redis has its place on the page about them.
+#[test]
+fn every_way_to_redis_is_described() {
+    let page = tree::read("docs/redis.md").text;
+    let files = std::fs::read_dir(tree::root().join("envoy/redis")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let missing: Vec<String> =
+        names.filter(|name| !page.contains(&format!("| `envoy/redis/{name}` |"))).collect();
+    expect_none("files that docs/redis.md does not have in its table", &missing);
 }

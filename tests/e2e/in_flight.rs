@@ -194,8 +194,9 @@ fn inf_1_a_client_that_leaves_while_the_store_is_asked_leaves_no_slot_behind() {
     let caps = json!({"name": "caps", "in_flight": {"shared": 5, "tenant": 2}});
     plugin["limits"].as_array_mut().unwrap().push(caps);
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let address = silent.local_addr().expect("its address");
-    let envoy = Envoy::builder(&plugin).redis_tcp(address).start();
+    let port = silent.local_addr().expect("its address").port().to_string();
+    let address = [("HOST", "127.0.0.1"), ("PORT", &*port)];
+    let envoy = Envoy::builder(&plugin).redis_by("tcp.yaml", &address).start();
     // One round: with three questions that time out, the store would be given up.
     let asked = by("acme").with_target("/global").to_bytes();
     let connections = [(); 2].map(|()| {
@@ -204,6 +205,8 @@ fn inf_1_a_client_that_leaves_while_the_store_is_asked_leaves_no_slot_behind() {
         connection
     });
     assert_eq!(slow(&envoy, &[by("acme"), by("acme"), by("acme")]), [200, 200, 429]);
+    let active = || envoy.stat("http.fairshare.downstream_rq_active");
+    poll_until(Duration::from_secs(10), || (active() == 2).then_some(())).expect("both wait");
     drop(connections);
     let errored = || envoy.metric("fairshare_requests", &[("outcome", "errored")]);
     poll_until(Duration::from_secs(10), || (errored() == 2).then_some(()))

@@ -1,7 +1,6 @@
 //! A real Envoy that runs the reference configuration with a test's plugin JSON.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -81,10 +80,13 @@ impl Builder {
         self
     }
 
-    /// Adds the tunnel to the Redis at this TCP address.
+    /// Adds the tunnel to Redis with the cluster of a file of `envoy/redis`, in which each
+    /// `FAIRSHARE_REDIS_<name>` has a value.
     #[must_use]
-    pub fn redis_tcp(mut self, address: SocketAddr) -> Self {
-        self.redis = Some(RedisAddress::Tcp(address));
+    pub fn redis_by(mut self, file: &str, values: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let values = values.iter().map(owned).collect();
+        self.redis = Some(RedisAddress::By { file: file.to_owned(), values });
         self
     }
 

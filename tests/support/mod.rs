@@ -24,6 +24,8 @@ pub mod client;
 pub mod envoy;
 /// An HTTP/2 client that asks for WebSockets.
 pub mod h2;
+/// What the pages tell their readers to do.
+pub mod page;
 /// Free ports.
 pub mod ports;
 /// Processes and their files, which end with the value that owns them.

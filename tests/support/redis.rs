@@ -20,6 +20,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 pub struct Redis {
     process: Process,
     socket: PathBuf,
+    /// Who [`Redis::run`] is, where the server asks.
+    login: Option<(String, String)>,
     // Last, so that the server is gone before its files are.
     _directory: TempDir,
 }
@@ -43,14 +45,23 @@ impl Redis {
 
     /// Starts a server with further arguments.
     pub fn with(arguments: &[&str]) -> Self {
+        Self::run_program(&program("redis-server", "REDIS_BIN"), arguments)
+    }
+
+    /// Starts a Valkey.
+    pub fn valkey() -> Self {
+        Self::run_program(&program("valkey-server", "VALKEY_BIN"), &[])
+    }
+
+    fn run_program(program: &Path, arguments: &[&str]) -> Self {
         let directory = TempDir::new("redis");
         let socket = directory.file("redis.sock");
-        let mut command = Command::new(program("redis-server", "REDIS_BIN"));
+        let mut command = Command::new(program);
         command.args(["--port", "0", "--unixsocket"]).arg(&socket);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(directory.path());
         command.args(arguments);
         let process = Process::start(command, directory.file("redis.log"));
-        let redis = Self { process, socket, _directory: directory };
+        let redis = Self { process, socket, login: None, _directory: directory };
         let ready = || UnixStream::connect(&redis.socket).ok();
         assert!(poll_until(READY_WITHIN, ready).is_some(), "Redis did not start:\n{}", redis.log());
         redis
@@ -59,6 +70,11 @@ impl Redis {
     /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// From now on [`Redis::run`] logs in first.
+    pub fn log_in(&mut self, user: &str, password: &str) {
+        self.login = Some((user.to_owned(), password.to_owned()));
     }
 
     /// Stops it in its tracks, so that it takes connections and says nothing.
@@ -96,8 +112,14 @@ impl Redis {
 
     /// Runs one command.
     pub fn run(&self, arguments: &[&str]) -> Value {
-        let replies = self.exchange(&command(arguments));
+        let login = self.login.as_ref().map(|(user, password)| command(&["AUTH", user, password]));
+        let mut commands = login.unwrap_or_default();
+        commands.extend(command(arguments));
+        let replies = self.exchange(&commands);
         let mut rest = replies.as_slice();
+        if self.login.is_some() {
+            assert_eq!(read(&mut rest), Some(Value::Text("OK".to_owned())), "logging in");
+        }
         let value = read(&mut rest).expect("a whole reply");
         assert!(rest.is_empty(), "more than one reply: {}", replies.escape_ascii());
         value

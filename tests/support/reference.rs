@@ -13,7 +13,11 @@ use super::tools::repository;
 #[derive(Clone, Debug)]
 pub enum RedisAddress {
     Unix(std::path::PathBuf),
-    Tcp(std::net::SocketAddr),
+    /// As a file of `envoy/redis` has it, with these values for its names.
+    By {
+        file: String,
+        values: Vec<(String, String)>,
+    },
 }
 
 /// Everything that differs between two tests' configurations.
@@ -42,23 +46,9 @@ impl Values<'_> {
     pub fn render(&self) -> Configuration {
         let path = repository().join("envoy/envoy.yaml");
         let mut bootstrap = fs::read_to_string(path).expect("envoy/envoy.yaml");
+        self.put_redis(&mut bootstrap);
         for (from, to) in self.changes {
             replace(&mut bootstrap, from, to);
-        }
-        match self.redis {
-            None => {
-                for name in ["redis_tunnel", "fairshare_redis", "redis"] {
-                    cut_item(&mut bootstrap, name);
-                }
-            }
-            Some(RedisAddress::Tcp(address)) => {
-                let (ip, port) = (address.ip(), address.port());
-                let tcp = format!("socket_address: {{address: {ip}, port_value: {port}}}");
-                replace(&mut bootstrap, r#"pipe: {path: "${FAIRSHARE_REDIS_SOCKET}"}"#, &tcp);
-            }
-            Some(RedisAddress::Unix(socket)) => {
-                replace(&mut bootstrap, "${FAIRSHARE_REDIS_SOCKET}", &text(socket));
-            }
         }
         let mut listener = String::new();
         if let Some(file) = self.listener_file {
@@ -78,6 +68,29 @@ impl Values<'_> {
         Configuration { bootstrap, listener }
     }
 
+    /// Puts the way to the test's Redis in, or takes it out.
+    fn put_redis(&self, bootstrap: &mut String) {
+        match self.redis {
+            None => {
+                for name in ["redis_tunnel", "fairshare_redis", "redis"] {
+                    cut_item(bootstrap, name);
+                }
+            }
+            Some(RedisAddress::Unix(socket)) => {
+                replace(bootstrap, "${FAIRSHARE_REDIS_SOCKET}", &text(socket));
+            }
+            Some(RedisAddress::By { file, values }) => {
+                cut_item(bootstrap, "redis");
+                let path = repository().join("envoy/redis").join(file);
+                let mut cluster = fs::read_to_string(path).expect("a cluster redis");
+                for (name, value) in values {
+                    replace(&mut cluster, &format!("${{FAIRSHARE_REDIS_{name}}}"), value);
+                }
+                bootstrap.push_str(&cluster);
+            }
+        }
+    }
+
     fn fill_in_listener(&self, yaml: &mut String) {
         // Envoy takes a free port and reports it.
         replace(yaml, "port_value: ${FAIRSHARE_PORT}", "port_value: 0");
@@ -92,7 +105,7 @@ impl Values<'_> {
 }
 
 fn replace(yaml: &mut String, from: &str, to: &str) {
-    assert!(yaml.contains(from), "envoy/envoy.yaml has no {from} any more");
+    assert!(yaml.contains(from), "the reference configuration has no {from} any more");
     *yaml = yaml.replace(from, to);
 }
 
