@@ -40,6 +40,9 @@ mod requests_in_flight;
 #[path = "e2e/routing.rs"]
 mod routing;
 mod scenarios;
+/// Stores that are odd, slow or forgetful.
+#[path = "e2e/sick_store.rs"]
+mod sick_store;
 mod support;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! That no key stays behind, and none leaves too early.
 
+use fairshare::store::{Operation, Want};
+
 use super::*;
 
 /// What a key lives beyond its use, at most.
@@ -17,7 +19,12 @@ fn red_1_no_key_is_left_without_expiry() {
     let redis = Redis::start();
     let charges =
         [charge("w", window(5, 60 * SECOND_US), 1), charge("g", gcra(5, 60 * SECOND_US, 5), 1)];
-    let decisions = [ask(&charges), ask(&charges)];
+    let lease = Operation::Lease(vec![Want { firm: 2, ahead: 1 }; 2]);
+    let decisions = [
+        ask(&charges),
+        Decision { operation: lease, charges: charges.to_vec() },
+        Decision { operation: Operation::Return(vec![START_US; 2]), charges: charges.to_vec() },
+    ];
     assert!(decide(&redis, &decisions).iter().all(Result::is_ok));
     let pipeline = encode(&policy(), &decisions, ScriptCall::Cached);
     for end in 0..pipeline.len() {
@@ -89,6 +96,35 @@ fn red_1_five_in_each_window_whatever_comes() {
         assert!(admitted[start..start + 60].iter().filter(|admitted| **admitted).count() <= 5);
     }
     assert!(admitted.iter().filter(|admitted| **admitted).count() >= 14);
+    assert_expiry_within(&timed, "k", 1, 120_000);
+}
+
+/// Goal: a key's life covers its window from the first charge and from the last one; and under even
+/// demand of three times the limit no interval holds more, and none is left empty.
+#[test]
+fn red_2_thirty_calls_a_minute_for_five_minutes() {
+    let timed = Timed::start();
+    let quota = window(10, 60 * SECOND_US);
+    assert!(timed.take(START_US, "k", quota, 1).admitted);
+    assert_expiry_within(&timed, "k", 60_000 - SLACK_MS, 60_000);
+    assert!(timed.take(START_US + 59 * SECOND_US, "k", quota, 1).admitted);
+    assert_expiry_within(&timed, "k", 60_000 - SLACK_MS, 60_000);
+
+    let asked: Vec<_> = (0..150u64)
+        .map(|call| (START_US + call * 2 * SECOND_US, ask(&[charge("even", quota, 1)])))
+        .collect();
+    let admitted: Vec<bool> =
+        timed.decide_all(&asked).iter().map(|answer| answer.admitted).collect();
+    for (call, minute) in admitted.windows(30).enumerate() {
+        let count = minute.iter().filter(|admitted| **admitted).count();
+        assert!((8..=10).contains(&count), "{count} in the minute from call {call}");
+    }
+}
+
+/// How long the key lives beyond what the tests' own clock adds, in milliseconds.
+fn assert_expiry_within(timed: &Timed, key: &str, least: i64, most: i64) {
+    let millis = timed.redis.pttl(key) - TIMED_SLACK_MS;
+    assert!((least..=most).contains(&millis), "{key}: {millis} ms");
 }
 
 /// Goal: a key lives for as long as its usage counts, and little longer.

@@ -20,8 +20,12 @@
 
 /// An HTTP/1.1 client that sends any bytes.
 pub mod client;
+/// What a pipeline of commands holds.
+pub mod commands;
 /// An Envoy with the module, killed when it goes out of scope.
 pub mod envoy;
+/// A store that is sick as a test wants it.
+pub mod go_between;
 /// An HTTP/2 client that asks for WebSockets.
 pub mod h2;
 /// What the pages tell their readers to do.
