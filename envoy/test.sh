@@ -54,13 +54,13 @@ build_documentation() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --lib
 }
 
-# Unit and integration tests: all but tests/e2e.rs.
+# Unit and integration tests: all but tests/e2e.rs. The simulation tries so many seeds.
 test_native() {
   local file targets=()
   for file in tests/*.rs; do
     [ "$file" = tests/e2e.rs ] || targets+=(--test "$(basename "$file" .rs)")
   done
-  cargo test --locked --lib --bins "${targets[@]}"
+  FAIRSHARE_SEEDS=${FAIRSHARE_SEEDS:-10000} cargo test --locked --lib --bins "${targets[@]}"
   cargo test --locked --doc
 }
 

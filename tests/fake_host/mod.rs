@@ -48,6 +48,10 @@ pub struct Machine {
     pub now: Instant,
     /// Whether reads and writes of shared data fail.
     pub broken: bool,
+    /// So many of the next swaps are lost, as if another worker wrote the same bytes just before.
+    pub lost_swaps: u32,
+    /// Swaps are made and said to be lost.
+    pub lies: bool,
     /// Runs before the next swap, as another worker that comes in between.
     pub before_swap: Option<Interloper>,
 }
@@ -59,18 +63,26 @@ pub type Interloper = Box<dyn FnOnce(&mut SharedMap)>;
 pub type StoreReply = Result<Vec<u8>, StoreError>;
 
 /// One worker thread.
-struct FakeWorker {
-    worker: Worker,
-    host: FakeHost,
+pub struct FakeWorker {
+    pub worker: Worker,
+    pub host: FakeHost,
+}
+
+/// A call that the worker has made.
+pub struct FakeCall {
+    pub id: CallId,
+    pub body: Vec<u8>,
+    /// The time after which the host gives up.
+    pub timeout: Span,
 }
 
 /// The host of one worker.
 pub struct FakeHost {
     shared: SharedMap,
     metric_names: Vec<String>,
-    wakes: usize,
+    pub wakes: usize,
     next_call: u32,
-    calls: Vec<(CallId, Vec<u8>)>,
+    pub calls: Vec<FakeCall>,
     outcomes: Vec<(StreamId, Outcome)>,
     pub store_reachable: bool,
     /// The attributes of the request at hand, by their path with dots.
@@ -206,7 +218,7 @@ impl Process {
                 if host.wakes > 0 {
                     host.wakes -= 1;
                     worker.on_wake(host, now);
-                } else if let Some((id, body)) = host.calls.pop() {
+                } else if let Some(FakeCall { id, body, .. }) = host.calls.pop() {
                     let reply = store(&body);
                     worker.on_store_reply(host, id, reply.as_deref().map_err(|error| *error), now);
                 } else {
@@ -262,7 +274,7 @@ impl Process {
 }
 
 impl FakeWorker {
-    fn new(policy: &Rc<Policy>, machine: &Rc<RefCell<Machine>>) -> Self {
+    pub fn new(policy: &Rc<Policy>, machine: &Rc<RefCell<Machine>>) -> Self {
         let worker = Worker::new(Rc::clone(policy), 77);
         let host = FakeHost::new(machine, worker.metrics().names().to_vec());
         Self { worker, host }
@@ -270,6 +282,10 @@ impl FakeWorker {
 }
 
 impl Machine {
+    pub fn metrics(&self) -> &BTreeMap<String, u64> {
+        &self.metrics
+    }
+
     /// Bytes of all values.
     pub fn bytes(&self) -> usize {
         self.data.values().map(|(value, _)| value.len()).sum()
@@ -283,11 +299,17 @@ fn upstream_status(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 impl FakeHost {
-    /// What became of requests in one callback. The proxy runs each of them nested in the one before,
-    /// on one stack, so a callback may not have many.
-    fn take_outcomes(&mut self, worker: &mut Worker, now: Instant) -> Vec<(StreamId, Outcome)> {
+    /// What became of requests in one callback, before anything is answered to them. The proxy runs
+    /// each of them nested in the one before, on one stack, so a callback may not have many.
+    pub fn take_decided(&mut self) -> Vec<(StreamId, Outcome)> {
         let outcomes = std::mem::take(&mut self.outcomes);
         assert!(outcomes.len() <= 64, "{} requests in one callback", outcomes.len());
+        outcomes
+    }
+
+    /// The same, with the fields that stand on their answers.
+    fn take_outcomes(&mut self, worker: &mut Worker, now: Instant) -> Vec<(StreamId, Outcome)> {
+        let outcomes = self.take_decided();
         let with_fields = |(stream, outcome)| match outcome {
             Outcome::Passed(_) => (stream, Outcome::Passed(self.answer(worker, stream, now))),
             other => (stream, other),
@@ -347,8 +369,9 @@ impl Host for FakeHost {
             return Err(StoreError::Unreachable);
         }
         self.next_call += 1;
-        self.calls.push((CallId(self.next_call), call.body.to_vec()));
-        Ok(CallId(self.next_call))
+        let id = CallId(self.next_call);
+        self.calls.push(FakeCall { id, body: call.body.to_vec(), timeout: call.timeout });
+        Ok(id)
     }
 
     fn resume(&mut self, stream: StreamId) {

@@ -9,6 +9,13 @@ use super::Machine;
 #[derive(Clone)]
 pub struct SharedMap(pub(super) Rc<RefCell<Machine>>);
 
+impl Machine {
+    /// Shared data are gone.
+    pub fn forget(&mut self) {
+        self.data.clear();
+    }
+}
+
 impl SharedMap {
     pub fn new(machine: &Rc<RefCell<Machine>>) -> Self {
         Self(Rc::clone(machine))
@@ -35,6 +42,14 @@ impl SharedData for SharedMap {
         if machine.broken {
             return Err(SharedDataFailure);
         }
+        if machine.lost_swaps > 0 && seen != Version::Absent {
+            machine.lost_swaps -= 1;
+            machine.last_cas += 1;
+            let cas = machine.last_cas;
+            if let Some((_, version)) = machine.data.get_mut(key) {
+                *version = cas;
+            }
+        }
         // As the proxy does: a key that is absent takes any swap.
         if let Some((_, cas)) = machine.data.get(key)
             && seen != Version::At(*cas)
@@ -45,6 +60,6 @@ impl SharedData for SharedMap {
         machine.swaps += 1;
         let value = (bytes.to_vec(), machine.last_cas);
         machine.data.insert(key.to_owned(), value);
-        Ok(Swap::Done)
+        Ok(if machine.lies { Swap::Lost } else { Swap::Done })
     }
 }

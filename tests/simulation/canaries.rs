@@ -1,0 +1,195 @@
+//! That no check is dead: each of these plants a fault in what surrounds the filter, and some seed
+//! must find it, by the check that is meant to.
+
+use fairshare::store::SCRIPT;
+
+use crate::embedded_redis::EmbeddedRedis;
+use crate::world::{Fate, Sabotage, World};
+use crate::{finish, plan::Plan, tally::Tally};
+
+/// Seeds that a canary has to be found in.
+const SEEDS: u64 = 400;
+
+/// Asserts that some seed reports what has all of `words`.
+fn assert_found(words: &[&str], mut run: impl FnMut(u64) -> Vec<String>) {
+    let is_it = |line: &String| words.iter().all(|word| line.contains(word));
+    let found = (0..SEEDS).find(|seed| run(*seed).iter().any(is_it));
+    assert!(found.is_some(), "no seed below {SEEDS} reports {words:?}");
+}
+
+/// Puts other text into the script.
+fn changed(script: &str, old: &str, new: &str) -> String {
+    assert_eq!(script.matches(old).count(), 1, "{old:?} in the script");
+    script.replace(old, new)
+}
+
+fn script_is_found(old: &str, new: &str, words: &[&str]) {
+    let mut store = EmbeddedRedis::with_script(&changed(SCRIPT, old, new));
+    assert_found(words, |seed| crate::run(seed, &mut store).0);
+}
+
+fn sabotage_is_found(sabotage: Sabotage, words: &[&str]) {
+    let mut store = EmbeddedRedis::new();
+    assert_found(words, |seed| {
+        let plan = Plan::of(seed);
+        let mut world = World::new(seed, &plan, &mut store);
+        world.sabotage = sabotage;
+        finish(&mut world);
+        crate::checks::check(&world)
+    });
+}
+
+/// Changes what the clients report.
+fn doctored_trace_is_found(doctor: impl Fn(&mut World<'_>) -> Option<()>, words: &[&str]) {
+    let mut store = EmbeddedRedis::new();
+    assert_found(words, |seed| {
+        let plan = Plan::of(seed);
+        let mut world = World::new(seed, &plan, &mut store);
+        finish(&mut world);
+        match doctor(&mut world) {
+            Some(()) => crate::checks::check(&world),
+            None => vec![],
+        }
+    });
+}
+
+/// Goal: nothing is reported of the seeds in which canaries are looked for.
+#[test]
+fn canary_seeds_are_clean() {
+    let mut store = EmbeddedRedis::new();
+    let mut total = Tally::default();
+    for seed in 0..SEEDS {
+        let (wrong, tally) = crate::run(seed, &mut store);
+        assert!(wrong.is_empty(), "{}", crate::report(seed, &wrong));
+        total.add(&tally);
+    }
+    assert!(total.admitted > 10_000 && total.refused > 5_000, "{total}");
+}
+
+#[test]
+fn canary_a_window_that_forgets_the_life_of_leases() {
+    let old = "local cost, limit, window_us = whole(ARGV[next]), whole(ARGV[next + 1]), whole(ARGV[next + 2])";
+    let new = "local cost, limit, window_us = whole(ARGV[next]), whole(ARGV[next + 1]), math.floor(whole(ARGV[next + 2]) * 16 / 17)";
+    script_is_found(old, new, &["kind: Leased", "units within"]);
+}
+
+#[test]
+fn canary_a_store_that_charges_half_of_what_it_grants() {
+    script_is_found(
+        "charge(level, granted)",
+        "charge(level, floor(granted / 2))",
+        &["kind: Leased", "units within"],
+    );
+}
+
+#[test]
+fn canary_a_strict_limit_that_grants_one_too_many() {
+    let old = "local missing = level.cost - (level.capacity - level.units)";
+    let new = "local missing = level.cost - 1 - (level.capacity - level.units)";
+    script_is_found(old, new, &["kind: Strict", "units within"]);
+}
+
+#[test]
+fn canary_a_bucket_that_leaks_twice_as_fast() {
+    let old = "level.held = held - elapsed_us * rate";
+    script_is_found(
+        old,
+        "level.held = math.max(0, held - 2 * elapsed_us * rate)",
+        &["units in the bucket"],
+    );
+}
+
+#[test]
+fn canary_usage_that_expires_early() {
+    script_is_found("'PX', ttl_ms)", "'PX', floor(ttl_ms / 8) + 1)", &["units within"]);
+}
+
+#[test]
+fn canary_returned_units_that_count_twice() {
+    let old = "level.older, level.units = older, level.units - units";
+    let new = "level.older, level.units = older, math.max(0, level.units - 2 * units)";
+    script_is_found(old, new, &["units within"]);
+}
+
+#[test]
+fn canary_a_refusal_that_is_charged() {
+    let old = "if granted > 0 then\ncharge(level, granted)";
+    let new = "if not admitted and level.fits then\ncharge(level, level.cost)\ndecide_level(level)\nelseif granted > 0 then\ncharge(level, granted)";
+    script_is_found(old, new, &["is refused by limit"]);
+}
+
+#[test]
+fn canary_a_grant_that_is_heard_twice() {
+    sabotage_is_found(Sabotage::Echo, &["the store granted"]);
+}
+
+#[test]
+fn canary_waiters_whom_no_timer_lets_go() {
+    sabotage_is_found(Sabotage::NoTicks, &["waited for"]);
+}
+
+#[test]
+fn canary_a_decision_that_never_arrives() {
+    sabotage_is_found(Sabotage::LostDecisions, &["has no answer"]);
+}
+
+#[test]
+fn canary_slots_that_stay_taken() {
+    sabotage_is_found(Sabotage::LostEnds, &["in flight at the end"]);
+}
+
+#[test]
+fn canary_units_that_never_come_back() {
+    let head = "local function window_load(level, value)";
+    let script =
+        changed(SCRIPT, head, &format!("{head}\nvalue.at = math.max(value.at, level.now)"));
+    let script = changed(&script, "SLACK_MS = 500", "SLACK_MS = 500000");
+    let mut store = EmbeddedRedis::with_script(&script);
+    let words = ["are refused when all is over"];
+    assert_found(&words, |seed| crate::run(seed, &mut store).0);
+}
+
+#[test]
+fn canary_a_charge_on_the_node_that_is_made_twice() {
+    sabotage_is_found(Sabotage::Lies, &["is refused by limit"]);
+}
+
+#[test]
+fn canary_a_node_that_forgets_what_was_used() {
+    sabotage_is_found(Sabotage::Forgets, &["kind: Node", "units within"]);
+}
+
+#[test]
+fn canary_a_node_that_forgets_what_is_in_flight() {
+    sabotage_is_found(Sabotage::Forgets, &["in flight", "allowed"]);
+}
+
+#[test]
+fn canary_a_store_that_is_asked_too_often() {
+    sabotage_is_found(Sabotage::Repeats, &["decisions in the store, at most"]);
+}
+
+#[test]
+fn canary_calls_without_bound() {
+    sabotage_is_found(Sabotage::Hurries, &["calls under way"]);
+}
+
+#[test]
+fn canary_a_request_that_is_counted_as_another() {
+    let doctor = |world: &mut World<'_>| {
+        let request = world.requests.iter_mut().find(|request| request.fate == Fate::Admitted)?;
+        request.fate = Fate::Left;
+        Some(())
+    };
+    doctored_trace_is_found(doctor, &["requests admitted", "counted"]);
+}
+
+#[test]
+fn canary_units_that_nobody_spent() {
+    let doctor = |world: &mut World<'_>| {
+        let request = world.requests.iter_mut().find(|request| request.fate == Fate::Admitted)?;
+        request.fate = Fate::Left;
+        Some(())
+    };
+    doctored_trace_is_found(doctor, &["spent by", "due"]);
+}

@@ -1,0 +1,160 @@
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use fairshare::config;
+use fairshare::policy::Policy;
+use fairshare::units::Instant;
+
+use crate::clock::Clock;
+use crate::fake_host::{FakeWorker, Machine};
+use crate::plan::{Plan, SECOND};
+
+/// One Envoy.
+pub struct Node {
+    /// What its process keeps; the place in the list of all processes that there ever were.
+    pub process: usize,
+    pub clock: Clock,
+    pub threads: Vec<Thread>,
+    pub edition: usize,
+    pub policy: Rc<Policy>,
+    pub up: bool,
+}
+
+/// One worker thread of an Envoy.
+#[derive(Default)]
+pub struct Thread {
+    /// None after a trap, until the VM is loaded again.
+    pub active: Option<usize>,
+    /// Workers of earlier configurations, whose requests go on to their ends.
+    pub draining: Vec<usize>,
+}
+
+/// The filter of one configuration in one thread.
+pub struct Member {
+    pub fake: FakeWorker,
+    pub node: usize,
+    pub thread: usize,
+    pub process: usize,
+    /// Requests that the host would end here.
+    pub streams: BTreeSet<usize>,
+    pub calls_under_way: usize,
+}
+
+/// All Envoys.
+pub struct Fleet {
+    pub nodes: Vec<Node>,
+    /// By number; none where it is gone.
+    pub members: Vec<Option<Member>>,
+    /// All processes that there ever were.
+    pub processes: Vec<Rc<RefCell<Machine>>>,
+}
+
+impl Fleet {
+    pub fn new(plan: &Plan) -> Self {
+        let mut fleet = Self { nodes: vec![], members: vec![], processes: vec![] };
+        for node in 0..plan.nodes {
+            let process = fleet.new_process();
+            let shows = (1_000_000 + 1_000 * u64::try_from(node).unwrap()) * SECOND;
+            fleet.nodes.push(Node {
+                process,
+                clock: Clock::new(shows),
+                threads: (0..plan.workers).map(|_| Thread::default()).collect(),
+                edition: 0,
+                policy: policy(plan, 0),
+                up: true,
+            });
+        }
+        fleet
+    }
+
+    fn new_process(&mut self) -> usize {
+        self.processes.push(Rc::default());
+        self.processes.len() - 1
+    }
+
+    /// Loads the filter on a thread that has none. Returns its number.
+    pub fn load(&mut self, node: usize, thread: usize) -> usize {
+        let number = self.members.len();
+        let home = &mut self.nodes[node];
+        let fake = FakeWorker::new(&home.policy, &self.processes[home.process]);
+        home.threads[thread].active = Some(number);
+        self.members.push(Some(Member {
+            fake,
+            node,
+            thread,
+            process: home.process,
+            streams: BTreeSet::new(),
+            calls_under_way: 0,
+        }));
+        number
+    }
+
+    /// Everything in the thread is gone. Returns the requests that it had.
+    pub fn unload(&mut self, node: usize, thread: usize) -> Vec<usize> {
+        let thread = std::mem::take(&mut self.nodes[node].threads[thread]);
+        let numbers = thread.active.into_iter().chain(thread.draining);
+        let members = numbers.filter_map(|number| self.members[number].take());
+        members.flat_map(|member| member.streams).collect()
+    }
+
+    /// A new process, which knows nothing of the old one.
+    pub fn restart(&mut self, node: usize) {
+        self.nodes[node].process = self.new_process();
+        self.nodes[node].up = true;
+    }
+
+    /// Puts another configuration in force. Returns the threads that are to be loaded with it.
+    pub fn update(&mut self, node: usize, plan: &Plan) -> Vec<usize> {
+        let home = &mut self.nodes[node];
+        home.edition += 1;
+        home.policy = policy(plan, home.edition);
+        let mut threads = Vec::new();
+        for (number, thread) in home.threads.iter_mut().enumerate() {
+            if let Some(active) = thread.active.take() {
+                thread.draining.push(active);
+                threads.push(number);
+            }
+        }
+        threads
+    }
+
+    /// Lets go of a worker of an earlier configuration that has nothing left to do.
+    pub fn let_go(&mut self, number: usize) {
+        let Some(member) = &self.members[number] else { return };
+        let thread = &mut self.nodes[member.node].threads[member.thread];
+        if thread.active != Some(number) && member.streams.is_empty() {
+            thread.draining.retain(|draining| *draining != number);
+            self.members[number] = None;
+        }
+    }
+
+    /// The time on the clock of a worker's node.
+    pub fn time(&self, member: &Member, now: u64) -> Instant {
+        Instant::from_nanos(self.nodes[member.node].clock.read(now))
+    }
+
+    /// The sum over all processes of metrics whose names contain every part.
+    pub fn metric(&self, parts: &[&str]) -> u64 {
+        let all = 0..self.processes.len();
+        all.map(|process| self.metric_of(process, parts)).sum()
+    }
+
+    pub fn metric_of(&self, process: usize, parts: &[&str]) -> u64 {
+        let machine = self.processes[process].borrow();
+        let named = machine.metrics().iter();
+        let named = named.filter(|(name, _)| parts.iter().all(|part| name.contains(part)));
+        named.map(|(_, value)| value).sum()
+    }
+}
+
+fn policy(plan: &Plan, edition: usize) -> Rc<Policy> {
+    let plugin = plan.plugin(edition);
+    match config::parse(plugin.as_bytes()) {
+        Ok(policy) => Rc::new(policy),
+        Err(errors) => {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            panic!("{}\n{plugin}", errors.join("\n"))
+        }
+    }
+}

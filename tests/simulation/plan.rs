@@ -1,0 +1,205 @@
+use serde_json::{Value, json};
+
+use crate::faults::{Fault, Faults};
+use crate::rng::Rng;
+
+pub const MILLI: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MILLI;
+
+/// All that is decided before a run begins.
+#[derive(Debug)]
+pub struct Plan {
+    pub nodes: usize,
+    pub workers: usize,
+    pub limits: Vec<LimitPlan>,
+    /// How long the store may delay a request.
+    pub timeout: u64,
+    pub password: bool,
+    pub arrivals: Vec<Arrival>,
+    pub faults: Faults,
+    /// What happens beside the requests, and when.
+    pub events: Vec<(u64, Fault)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LimitPlan {
+    pub kind: Kind,
+    pub window_form: bool,
+    /// The window or period, in milliseconds.
+    pub period_ms: u64,
+    /// Requests or burst, shared and of a tenant.
+    pub shared: u64,
+    pub tenant: u64,
+    /// Requests in flight, shared.
+    pub in_flight: Option<u64>,
+    pub cost: u64,
+    pub on_store_error: OnStoreError,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Node,
+    Leased,
+    Strict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreError {
+    Deny,
+    Allow,
+    Local,
+}
+
+/// A request that comes.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub at: u64,
+    pub node: usize,
+    pub worker: usize,
+    pub tenant: usize,
+    /// How long the client waits for a decision.
+    pub patience: u64,
+    /// How long the request is in flight once it is let through.
+    pub lasts: u64,
+    /// Whether the answer's headers come before the end.
+    pub answered: bool,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let rng = Rng::new(seed);
+        let faults = Faults::of(&rng);
+        let nodes = rng.pick(&[1, 2, 2, 3]);
+        let workers = rng.pick(&[1, 2, 2, 3]);
+        let timeout = rng.pick(&[20, 50, 100, 300]) * MILLI;
+        let period_ms = rng.pick(&[100, 200, 320, 400, 1000, 2000]);
+        let limits: Vec<LimitPlan> =
+            (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| LimitPlan::of(&rng, period_ms)).collect();
+        let duration = (rng.within(2, 6) * period_ms * MILLI).max(600 * MILLI);
+        let arrivals = arrivals(&rng, &limits, (nodes, workers), duration, &faults);
+        let events = faults.events(&rng, duration, (nodes, workers), period_ms * MILLI);
+        let password = rng.in_thousand(300);
+        Self { nodes, workers, limits, timeout, password, arrivals, faults, events }
+    }
+
+    /// The plugin JSON. In a later `edition` the limits' numbers are others.
+    pub fn plugin(&self, edition: usize) -> String {
+        let limits: Vec<Value> = self
+            .limits
+            .iter()
+            .enumerate()
+            .map(|(place, limit)| limit.edition(edition).json(place))
+            .collect();
+        let mut plugin = json!({"limits": limits});
+        if self.limits.iter().any(|limit| limit.kind != Kind::Node) {
+            let timeout = format!("{}ms", self.timeout / MILLI);
+            plugin["store"] = json!({"cluster": "redis", "timeout": timeout});
+            if self.password {
+                plugin["store"]["password"] = json!("secret");
+            }
+        }
+        plugin.to_string()
+    }
+}
+
+impl LimitPlan {
+    fn of(rng: &Rng, period_ms: u64) -> Self {
+        let kind = rng.pick(&[Kind::Node, Kind::Leased, Kind::Leased, Kind::Strict]);
+        let shared = rng.pick(&[4, 12, 20, 40, 80]);
+        let period_ms = if rng.in_thousand(200) { rng.pick(&[50, 300, 640]) } else { period_ms };
+        Self {
+            kind,
+            window_form: rng.in_thousand(650),
+            period_ms,
+            shared,
+            tenant: (shared * rng.pick(&[1, 2, 3, 4]) / 4).max(1),
+            in_flight: rng.in_thousand(200).then(|| rng.pick(&[3, 10, 40])),
+            cost: if shared >= 12 && rng.in_thousand(200) { rng.within(1, 4) } else { 1 },
+            on_store_error: rng.pick(&[
+                OnStoreError::Deny,
+                OnStoreError::Deny,
+                OnStoreError::Allow,
+                OnStoreError::Local,
+            ]),
+        }
+    }
+
+    /// Whether a level of this capacity is leased ahead of need.
+    pub const fn asks_ahead(&self, capacity: u64) -> bool {
+        capacity >= 16 && self.period_ms >= 320
+    }
+
+    /// The limit as a later configuration has it.
+    fn edition(&self, edition: usize) -> Self {
+        match edition % 2 {
+            0 => self.clone(),
+            _ => Self { shared: self.shared * 3 / 4 + 1, ..self.clone() },
+        }
+    }
+
+    fn json(&self, place: usize) -> Value {
+        let tenant = self.tenant.min(self.shared);
+        let level = |units: u64| match self.window_form {
+            true => json!({"requests": units, "window": format!("{}ms", self.period_ms)}),
+            false => {
+                json!({"rate": units, "per": format!("{}ms", self.period_ms), "burst": units})
+            }
+        };
+        let mut limit = json!({"name": format!("l{place}"), "cost": self.cost});
+        limit["shared"] = level(self.shared);
+        limit["tenant"] = level(tenant);
+        if let Some(cap) = self.in_flight {
+            limit["in_flight"] = json!({"shared": cap});
+        }
+        if self.kind == Kind::Node {
+            limit["scope"] = json!("node");
+            return limit;
+        }
+        limit["scope"] = json!("global");
+        limit["consistency"] = json!(if self.kind == Kind::Leased { "leased" } else { "strict" });
+        limit["on_store_error"] = match self.on_store_error {
+            OnStoreError::Deny => json!("deny"),
+            OnStoreError::Allow => json!("allow"),
+            OnStoreError::Local => json!("local"),
+        };
+        if self.on_store_error == OnStoreError::Local {
+            limit["local_fraction"] = json!(0.25);
+        }
+        limit
+    }
+}
+
+/// Demand of up to three times the tightest limit, in bursts and in a stream.
+fn arrivals(
+    rng: &Rng,
+    limits: &[LimitPlan],
+    (nodes, workers): (usize, usize),
+    duration: u64,
+    faults: &Faults,
+) -> Vec<Arrival> {
+    let per_second = |limit: &LimitPlan| limit.shared * 1000 / limit.period_ms / limit.cost;
+    let slowest = limits.iter().map(per_second).min().unwrap_or(1).max(5);
+    let rate = slowest * rng.within(5, 31) / 10;
+    let count = (rate * (duration / MILLI) / 1000).clamp(10, 500);
+    let tenants = rng.pick(&[1, 2, 3, 5]);
+    let mut at = 10 * MILLI;
+    let mut list = Vec::new();
+    for _ in 0..count {
+        at += match rng.within(0, 10) {
+            0..4 => 0,
+            4..9 => rng.within(0, 3 * duration / count),
+            _ => rng.within(0, 8 * duration / count),
+        };
+        let leaves = faults.leaving && rng.in_thousand(150);
+        list.push(Arrival {
+            at,
+            node: rng.place(nodes),
+            worker: rng.place(workers),
+            tenant: rng.place(tenants),
+            patience: if leaves { rng.within(0, 30 * MILLI) } else { 3600 * SECOND },
+            lasts: if rng.in_thousand(500) { 0 } else { rng.within(0, 200 * MILLI) },
+            answered: !(faults.leaving && rng.in_thousand(200)),
+        });
+    }
+    list
+}

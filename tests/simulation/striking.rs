@@ -1,0 +1,178 @@
+//! Store calls on their way, and faults as they strike.
+
+use fairshare::store::StoreError;
+
+use crate::fake_host::FakeCall;
+use crate::faults::Fault;
+use crate::network::{CallEnd, evaluations};
+use crate::plan::{MILLI, SECOND};
+use crate::world::{Event, Fate, Sabotage, World};
+
+/// Calls that one worker may have under way, and decisions in one.
+const CALLS_MAX: usize = 8;
+const DECISIONS_MAX: usize = 256;
+
+impl World<'_> {
+    /// A worker makes a call.
+    pub(super) fn launch(&mut self, number: usize, made: FakeCall) {
+        let Some(member) = &mut self.fleet.members[number] else { return };
+        let node = member.node;
+        let call = self.network.send(&self.rng, (number, node), made, self.now);
+        if call.end != CallEnd::Never || self.sabotage == Sabotage::Hurries {
+            member.calls_under_way += 1;
+            // A clock that jumps ahead makes the worker give calls up that are under way.
+            if member.calls_under_way > CALLS_MAX && !self.plan.faults.node_clocks {
+                self.violations.push(format!("{} calls under way", member.calls_under_way));
+            }
+        }
+        if evaluations(&call.body) > DECISIONS_MAX {
+            self.violations.push(format!("{} decisions in a call", evaluations(&call.body)));
+        }
+        let place = self.calls.len();
+        for at in call.executions.clone() {
+            self.at(at, Event::Execute(place));
+        }
+        let replied = call.executions.first().map(|at| at + call.reply_after);
+        let heard = replied.filter(|_| call.end != CallEnd::Timeout).unwrap_or(call.deadline);
+        if call.end != CallEnd::Never {
+            self.at(heard.min(call.deadline), Event::Deliver(place));
+        }
+        self.calls.push(call);
+    }
+
+    pub(super) fn execute(&mut self, place: usize) {
+        let now = self.now;
+        if self.sabotage == Sabotage::Repeats && self.calls[place].executions.len() < 200 {
+            self.calls[place].executions.push(now);
+            self.at(now, Event::Execute(place));
+        }
+        self.network.execute(&mut self.calls[place], &self.plan.limits, now);
+    }
+
+    /// What a canary does to a process before a callback.
+    pub(super) fn tamper(&self, process: usize) {
+        let mut machine = self.fleet.processes[process].borrow_mut();
+        match self.sabotage {
+            Sabotage::Lies => machine.lies = self.rng.in_thousand(100),
+            Sabotage::Forgets if self.rng.in_thousand(20) => machine.forget(),
+            _ => {}
+        }
+    }
+
+    /// The last reply to the same question.
+    fn echo(&self, place: usize) -> Option<Vec<u8>> {
+        let call = &self.calls[place];
+        let same = self.calls.iter().rev().filter(|other| other.body == call.body);
+        same.filter_map(|other| other.reply.clone()).next()
+    }
+
+    /// The host hears of a call's end.
+    pub(super) fn deliver(&mut self, place: usize) {
+        if self.sabotage == Sabotage::Echo
+            && self.calls[place].end == CallEnd::Timeout
+            && let Some(reply) = self.echo(place)
+        {
+            let call = &mut self.calls[place];
+            (call.reply, call.end, call.deadline) = (Some(reply), CallEnd::Reply, u64::MAX);
+        }
+        let call = &mut self.calls[place];
+        let (number, id, late) = (call.member, call.id, self.now >= call.deadline);
+        let result = match (&call.reply, call.end) {
+            (Some(reply), CallEnd::Reply) if !late => Ok(reply.clone()),
+            (_, CallEnd::Reset) => Err(StoreError::Reset),
+            (None, _) if !late && self.network.cut[call.node].1 => {
+                let deadline = call.deadline;
+                return self.at(deadline, Event::Deliver(place));
+            }
+            (None, _) if !late => Err(StoreError::Unreachable),
+            // The tunnel may have answered before, so that the timeout breaks the answer off.
+            _ if self.rng.in_thousand(500) => Err(StoreError::Reset),
+            _ => Err(StoreError::Timeout),
+        };
+        if let Some(member) = &mut self.fleet.members[number] {
+            member.calls_under_way -= usize::from(self.sabotage != Sabotage::Hurries);
+            if result.is_ok() {
+                self.network.heard(&self.calls[place], &self.plan.limits, self.now);
+            }
+        }
+        self.callback(number, |worker, host, now| {
+            worker.on_store_reply(host, id, result.as_deref().map_err(|error| *error), now);
+        });
+    }
+
+    /// Something happens to the fleet.
+    pub(super) fn strike(&mut self, fault: &Fault) {
+        match *fault {
+            Fault::Trap { node, worker } => {
+                if self.fleet.nodes[node].threads[worker].active.is_some() {
+                    self.lose(node, worker);
+                    self.at(self.now + SECOND, Event::Reload(node, worker));
+                }
+            }
+            Fault::Crash { node } => {
+                if std::mem::replace(&mut self.fleet.nodes[node].up, false) {
+                    (0..self.plan.workers).for_each(|worker| self.lose(node, worker));
+                    let after = self.rng.within(MILLI, SECOND);
+                    self.at(self.now + after, Event::Restart(node));
+                }
+            }
+            Fault::Update { node } => {
+                for worker in self.fleet.update(node, self.plan) {
+                    self.load(node, worker);
+                }
+            }
+            Fault::NodeStep { node, by } => {
+                self.fleet.nodes[node].clock.step(by, self.now);
+                if by >= 0 {
+                    self.jumps[self.fleet.nodes[node].process] += 1;
+                }
+            }
+            Fault::NodeGain { node, gain } => {
+                self.fleet.nodes[node].clock.set_gain(gain, self.now);
+            }
+            Fault::StoreStep { by } => self.network.clock.step(by, self.now),
+            Fault::StoreGain { gain } => self.network.clock.set_gain(gain, self.now),
+            Fault::Cut { node, silent, lasts } => {
+                for (number, cut) in self.network.cut.iter_mut().enumerate() {
+                    if node.is_none_or(|node| node == number) {
+                        *cut = (self.now + lasts, silent);
+                    }
+                }
+            }
+            Fault::Failing { error, lasts } => {
+                self.network.store.failing = Some(error);
+                self.network.failing_until = self.now + lasts;
+            }
+            Fault::ForgetScript => self.network.store.forget_script(),
+            Fault::Flush => self.network.flush(),
+            Fault::FailOver { lost } => self.network.fail_over(lost, self.now),
+        }
+    }
+
+    /// A thread's VM is gone, with all that it held. The proxy ends its requests.
+    fn lose(&mut self, node: usize, worker: usize) {
+        self.lost_memories += 1;
+        for number in self.fleet.unload(node, worker) {
+            let request = &mut self.requests[number];
+            request.ended_at = Some(self.now);
+            if request.fate == Fate::Waits {
+                request.fate = Fate::Lost;
+            }
+        }
+    }
+
+    /// All faults are over, and every worker is there.
+    pub fn heal(&mut self) {
+        self.network.heal();
+        for node in 0..self.plan.nodes {
+            if !self.fleet.nodes[node].up {
+                self.restart(node);
+            }
+            for worker in 0..self.plan.workers {
+                if self.fleet.nodes[node].threads[worker].active.is_none() {
+                    self.load(node, worker);
+                }
+            }
+        }
+    }
+}
