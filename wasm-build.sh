@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Builds target/fairshare.wasm: release, pruned to what Envoy calls, same bytes for the same inputs.
 #
-#   ./wasm-build.sh
+#   ./wasm-build.sh             builds
+#   ./wasm-build.sh --inputs    prints the hash of all that the module is made of, and builds nothing
+#
+# The module carries that hash, in the custom section fairshare.inputs.
 #
 # Gets the Rust target wasm32-wasip1 where rustup can. CARGO_TARGET_DIR moves cargo's own files; the
 # module is always written to target/fairshare.wasm.
@@ -54,15 +57,37 @@ build_prune() {
     --manifest-path tools/prune/Cargo.toml --target-dir target/tools
 }
 
+# Two builds of the same inputs have the same bytes.
+inputs_hash() {
+  {
+    rustc -vV | grep -E '^(release|commit-hash):'
+    find src tools/prune/src tools/prune/Cargo.* Cargo.toml Cargo.lock build.rs wasm-build.sh -type f -print0 |
+      LC_ALL=C sort -z | xargs -0 sha256sum
+  } | sha256sum | cut -d' ' -f1
+}
+
 command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
+case ${1:-} in
+  '') ;;
+  --inputs)
+    inputs_hash
+    exit
+    ;;
+  *)
+    sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
 get_target
+# What changes while the compiler reads it makes the module stale.
+inputs=$(inputs_hash)
 build_module
 build_prune
 
 mkdir -p target
 pruned=$(mktemp target/fairshare.wasm.XXXXXX)
 trap 'rm -f "$pruned"' EXIT
-target/tools/release/prune "$cargo_target_dir/$TARGET/release/fairshare.wasm" "$pruned"
+target/tools/release/prune "$cargo_target_dir/$TARGET/release/fairshare.wasm" "$pruned" "$inputs"
 
 size=$(wc -c <"$pruned")
 if [ "$size" -gt "$SIZE_LIMIT_BYTES" ]; then

@@ -16,6 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MODULE_FLAGS=(--lib --no-default-features --target wasm32-wasip1)
 readonly PRUNE_FLAGS=(--manifest-path tools/prune/Cargo.toml --target-dir target/tools)
+readonly HOST_FLAGS=(--manifest-path tools/module-host/Cargo.toml --target-dir target/tools)
 summary=()
 failures=0
 last_status=0
@@ -25,6 +26,7 @@ last_status=0
 check_format() {
   cargo fmt --check
   cargo fmt --check --manifest-path tools/prune/Cargo.toml
+  cargo fmt --check --manifest-path tools/module-host/Cargo.toml
 }
 
 check_scripts() {
@@ -48,6 +50,12 @@ lint_module() {
 test_prune() {
   cargo clippy --locked --release --all-targets "${PRUNE_FLAGS[@]}" -- -D warnings
   cargo test --locked --release "${PRUNE_FLAGS[@]}"
+}
+
+# The built module in a host that fails as it is told to.
+test_module() {
+  cargo clippy --locked --release --all-targets "${HOST_FLAGS[@]}" -- -D warnings
+  cargo test --locked --release "${HOST_FLAGS[@]}"
 }
 
 build_documentation() {
@@ -210,6 +218,7 @@ run_all() {
   step "module" ./wasm-build.sh
   # Where it failed, an older module may lie there, which the end-to-end tests must not take.
   [ "$last_status" != 0 ] || export FAIRSHARE_WASM_FRESH=1
+  step "module in a small host" test_module
   step "module lints" lint_module
   step "module is reproducible" check_reproducible
   step "examples load" check_examples

@@ -22,6 +22,15 @@ pub(super) enum Failure {
     Other(u32),
 }
 
+/// A clock of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// It never steps.
+    Monotonic,
+    /// The wall's.
+    Wall,
+}
+
 mod host {
     use super::{BufferType, LogLevel, MapType, MetricType, StreamType};
 
@@ -154,26 +163,22 @@ pub(super) fn log(level: LogLevel, text: &str) {
     let _ = unsafe { host::proxy_log(level, text.as_ptr(), text.len()) };
 }
 
-/// Nanoseconds of the monotonic clock, or of the wall clock on a host without one.
-pub(super) fn clock_nanos() -> u64 {
+/// Nanoseconds of a clock. A clock that stands at 0 is none.
+pub(super) fn clock_nanos(clock: Clock) -> Option<u64> {
     const MONOTONIC: u32 = 1;
     let mut nanos = 0;
-    if unsafe { host::clock_time_get(MONOTONIC, 1, &mut nanos) } == 0 && nanos != 0 {
-        return nanos;
-    }
-    match check(unsafe { host::proxy_get_current_time_nanoseconds(&mut nanos) }) {
-        Ok(()) => nanos,
-        Err(_) => 0,
-    }
+    let status = match clock {
+        Clock::Monotonic => unsafe { host::clock_time_get(MONOTONIC, 1, &mut nanos) },
+        Clock::Wall => unsafe { host::proxy_get_current_time_nanoseconds(&mut nanos) },
+    };
+    (status == 0 && nanos != 0).then_some(nanos)
 }
 
-/// A number that nobody can predict, or the time on a host without randomness.
-pub(super) fn random() -> u64 {
+/// A number that nobody can predict; none on a host without randomness.
+pub(super) fn random() -> Option<u64> {
     let mut bytes = [0; 8];
-    match unsafe { host::random_get(bytes.as_mut_ptr(), bytes.len()) } {
-        0 => u64::from_le_bytes(bytes),
-        _ => clock_nanos(),
-    }
+    let status = unsafe { host::random_get(bytes.as_mut_ptr(), bytes.len()) };
+    (status == 0).then_some(u64::from_le_bytes(bytes))
 }
 
 pub(super) fn set_tick_period(millis: u32) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 //! worker sees of the host, and [`abi`] the host's functions.
 
 mod abi;
+mod clock;
 mod exports;
 mod host;
 mod log;

@@ -11,13 +11,13 @@ use log::error;
 use proxy_wasm::types::{Action, BufferType, MapType};
 
 use super::abi;
+use super::clock::now;
 use super::host::{self, WasmHost};
 use crate::config;
 use crate::filter::{Reply, Step, Worker};
 use crate::host::{CallId, StreamId};
 use crate::map::{Map, seeded};
 use crate::policy::{HeaderMap, Policy};
-use crate::units::Instant;
 
 /// Everything in one VM, by the host's numbers.
 pub(super) struct Vm {
@@ -41,10 +41,6 @@ thread_local! {
 /// alone, so the VM is always there; where it were not, the callback does nothing rather than trap.
 pub(super) fn with<T>(work: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     VM.with(|vm| vm.try_borrow_mut().ok().map(|mut vm| work(&mut vm)))
-}
-
-fn now() -> Instant {
-    Instant::from_nanos(abi::clock_nanos())
 }
 
 impl Vm {
@@ -155,7 +151,8 @@ impl Vm {
 impl Plugin {
     fn new(policy: Policy) -> Self {
         let mut host = WasmHost::default();
-        let worker = Worker::new(Rc::new(policy), abi::random());
+        let worker =
+            Worker::new(Rc::new(policy), abi::random().unwrap_or_else(|| now().as_nanos()));
         host.define(worker.metrics());
         let millis = u32::try_from(worker.tick_period().as_millis_ceil()).unwrap_or(u32::MAX);
         let _ = abi::set_tick_period(millis);

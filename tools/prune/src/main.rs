@@ -1,4 +1,4 @@
-//! `prune IN OUT` rewrites a proxy-wasm module with only the exports that the plugin needs.
+//! `prune IN OUT [INPUTS]` rewrites a proxy-wasm module with only the exports that the plugin needs.
 //!
 //! The SDK exports every callback of the ABI. The host calls each one that it finds, so an empty
 //! callback costs a switch into the VM on every request. Without those exports the code behind them
@@ -6,12 +6,15 @@
 //!
 //! The plugin's own callbacks cannot have the names of the SDK's before that. They get them here:
 //! what is exported as `plugin_on_…` becomes `proxy_on_…`.
+//!
+//! INPUTS is a text that says what the module was built from. It stays with the module, so that a
+//! test can tell whether it was built from what lies beside it.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::{env, fs};
 
-use walrus::{Module, ModuleConfig};
+use walrus::{Module, ModuleConfig, RawCustomSection};
 
 /// What the SDK exports and the plugin needs.
 const SDK_EXPORTS: &[&str] =
@@ -34,13 +37,20 @@ const CALLBACKS: &[&str] = &[
     "proxy_on_delete",
 ];
 
+/// The custom section that holds INPUTS.
+const INPUTS_SECTION: &str = "fairshare.inputs";
+
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    let [input, output] = args.as_slice() else {
-        eprintln!("usage: prune IN.wasm OUT.wasm");
-        return ExitCode::from(2);
+    let (input, output, inputs) = match args.as_slice() {
+        [input, output] => (input, output, None),
+        [input, output, inputs] => (input, output, Some(inputs.as_str())),
+        _ => {
+            eprintln!("usage: prune IN.wasm OUT.wasm [INPUTS]");
+            return ExitCode::from(2);
+        }
     };
-    match prune_file(input, output) {
+    match prune_file(input, output, inputs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("prune: {message}");
@@ -49,20 +59,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn prune_file(input: &str, output: &str) -> Result<(), String> {
+fn prune_file(input: &str, output: &str, inputs: Option<&str>) -> Result<(), String> {
     let bytes = fs::read(input).map_err(|error| format!("cannot read {input}: {error}"))?;
-    let pruned = prune(&bytes).map_err(|error| format!("{input}: {error}"))?;
+    let pruned = prune(&bytes, inputs).map_err(|error| format!("{input}: {error}"))?;
     fs::write(output, pruned).map_err(|error| format!("cannot write {output}: {error}"))
 }
 
-/// The module in `bytes` with the wanted exports, what they reach, and nothing else.
-fn prune(bytes: &[u8]) -> Result<Vec<u8>, String> {
+/// The module in `bytes` with the wanted exports, what they reach, `inputs`, and nothing else.
+fn prune(bytes: &[u8], inputs: Option<&str>) -> Result<Vec<u8>, String> {
     let mut config = ModuleConfig::new();
     config.generate_name_section(false).generate_producers_section(false);
     let mut module =
         config.parse(bytes).map_err(|error| format!("not a WebAssembly module: {error:#}"))?;
     choose_exports(&mut module)?;
     remove_custom_sections(&mut module);
+    if let Some(inputs) = inputs {
+        let data = inputs.as_bytes().to_vec();
+        module.customs.add(RawCustomSection { name: INPUTS_SECTION.to_owned(), data });
+    }
     walrus::passes::gc::run(&mut module);
     Ok(module.emit_wasm())
 }
@@ -141,7 +155,7 @@ mod tests {
 
     fn pruned(exports: &[String]) -> Result<Vec<u8>, String> {
         let names: Vec<&str> = exports.iter().map(String::as_str).collect();
-        prune(&module_with(&names))
+        prune(&module_with(&names), None)
     }
 
     #[test]
@@ -161,14 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn drops_custom_sections() {
+    fn drops_custom_sections_but_its_own() {
         let mut module = Module::from_buffer(&module_with(
             &linked().iter().map(String::as_str).collect::<Vec<_>>(),
         ))
         .unwrap();
-        module.customs.add(walrus::RawCustomSection { name: "notes".into(), data: vec![1, 2, 3] });
-        let pruned = prune(&module.emit_wasm()).unwrap();
-        assert_eq!(Module::from_buffer(&pruned).unwrap().customs.iter().count(), 0);
+        module.customs.add(RawCustomSection { name: "notes".into(), data: vec![1, 2, 3] });
+        let kept = |pruned: Vec<u8>| {
+            let module = Module::from_buffer(&pruned).unwrap();
+            module.customs.iter().map(|(_, section)| section.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(prune(&module.emit_wasm(), None).unwrap()), [""; 0]);
+        assert_eq!(kept(prune(&module.emit_wasm(), Some("abc")).unwrap()), [INPUTS_SECTION]);
     }
 
     #[test]
@@ -180,12 +198,12 @@ mod tests {
 
     #[test]
     fn names_every_missing_export() {
-        let error = prune(&module_with(&["memory", "_initialize"])).unwrap_err();
+        let error = prune(&module_with(&["memory", "_initialize"]), None).unwrap_err();
         assert!(error.contains("proxy_on_configure, proxy_on_context_create"), "{error}");
     }
 
     #[test]
     fn refuses_what_is_no_module() {
-        assert!(prune(b"hello").unwrap_err().contains("not a WebAssembly module"));
+        assert!(prune(b"hello", None).unwrap_err().contains("not a WebAssembly module"));
     }
 }

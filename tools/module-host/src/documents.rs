@@ -1,0 +1,49 @@
+/// A tenant and a credential level on the node.
+pub const NODE: &str = r#"{
+  "identity": {"credential": {"from": [{"header": "x-api-key"}]}},
+  "limits": [{
+    "name": "api",
+    "tenant": {"rate": 2000, "per": "1s", "burst": 4000},
+    "credential": {"rate": 3, "per": "1h", "burst": 3}
+  }]
+}"#;
+
+/// A shared and a tenant level of the fleet, by leases.
+pub const LEASED: &str = r#"{
+  "limits": [{
+    "name": "fleet",
+    "scope": "global",
+    "shared": {"requests": 1000, "window": "10s"},
+    "tenant": {"requests": 100, "window": "10s"}
+  }],
+  "store": {"cluster": "redis", "timeout": "50ms"}
+}"#;
+
+/// Nearly everything at once.
+pub const EVERYTHING: &str = r#"{
+  "identity": {
+    "tenant": {"header": "x-tenant-id", "missing": "anonymous"},
+    "credential": {"from": [{"header": "x-api-key"}, {"header": "authorization", "scheme": "bearer"}]},
+    "client": {"trusted_hops": 1},
+    "hash_key": "0123456789abcdef"
+  },
+  "exempt": [{"path": "/healthz"}],
+  "auth_failures": {"per_client": {"failures": 3, "window": "1m"}},
+  "limits": [
+    {"name": "node", "shared": {"requests": 50, "window": "1s"}, "client": {"rate": 20, "burst": 20}},
+    {"name": "flying", "in_flight": {"shared": 20, "tenant": 10}},
+    {"name": "leased", "match": {"path_prefix": "/leased"}, "scope": "global",
+     "shared": {"requests": 40, "window": "1s"}, "tenant": {"rate": 10, "burst": 20}},
+    {"name": "strict", "match": {"path_prefix": "/strict"}, "scope": "global", "consistency": "strict",
+     "shared": {"requests": 40, "window": "1s"}, "tenant": {"rate": 10, "burst": 20},
+     "on_store_error": "deny"},
+    {"name": "watched", "mode": "shadow", "scope": "global", "shared": {"requests": 1, "window": "1s"}},
+    {"name": "watched-node", "mode": "shadow", "shared": {"requests": 1, "window": "1s"},
+     "in_flight": {"shared": 1}}
+  ],
+  "store": {"cluster": "redis", "timeout": "50ms", "password": "secret"},
+  "headers": {"rate_limit": "always"}
+}"#;
+
+/// All of them.
+pub const ALL: [&str; 3] = [NODE, LEASED, EVERYTHING];

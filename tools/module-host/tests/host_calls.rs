@@ -1,0 +1,92 @@
+//! How many host functions a request costs. Each is a switch out of the module, and those are most
+//! of what the filter costs a proxy; so a change of these numbers is a change to be meant.
+
+use std::collections::BTreeMap;
+
+use module_host::{Fate, Machine, Program, Proxy, documents, header_map, store};
+
+type Calls = BTreeMap<&'static str, usize>;
+
+fn proxy(document: &str) -> Proxy {
+    let mut machine = Machine::new(document);
+    machine.request_headers = header_map(&[
+        (b":method", b"GET"),
+        (b":path", b"/"),
+        (b"x-tenant-id", b"acme"),
+        (b"x-api-key", b"key"),
+    ]);
+    machine.response_headers = header_map(&[(b":status", b"200")]);
+    let (proxy, taken) = Proxy::start(&Program::load(), machine).unwrap();
+    assert!(taken, "{:?}", proxy.vm.machine().log);
+    proxy
+}
+
+/// One request from its headers to its end, and all that it calls. Nothing of it waits.
+fn one(proxy: &mut Proxy) -> (Fate, Calls) {
+    proxy.vm.machine_mut().take_called();
+    let (stream, fate) = proxy.request().unwrap();
+    proxy.response(stream).unwrap();
+    proxy.end(stream).unwrap();
+    (fate, proxy.vm.machine_mut().take_called())
+}
+
+/// What each of a number of requests calls, as lines.
+fn lines(calls: &Calls) -> Vec<String> {
+    calls.iter().map(|(name, count)| format!("{count} {name}")).collect()
+}
+
+#[test]
+fn a_request_that_the_node_admits() {
+    let mut proxy = proxy(documents::NODE);
+    one(&mut proxy);
+    let (fate, calls) = one(&mut proxy);
+    assert_eq!(fate, Fate::Passed);
+    let expected = [
+        "2 clock_time_get",
+        "2 proxy_add_header_map_value",
+        "1 proxy_get_header_map_pairs",
+        "2 proxy_get_shared_data",
+        "1 proxy_increment_metric",
+        "2 proxy_set_shared_data",
+    ];
+    assert_eq!(lines(&calls), expected);
+}
+
+#[test]
+fn a_request_that_the_node_refuses() {
+    let mut proxy = proxy(documents::NODE);
+    for _ in 0..4 {
+        one(&mut proxy);
+    }
+    let (fate, calls) = one(&mut proxy);
+    assert_eq!(fate, Fate::Answered);
+    let expected = [
+        "2 clock_time_get",
+        "1 proxy_get_header_map_pairs",
+        "2 proxy_get_shared_data",
+        "2 proxy_increment_metric",
+        "1 proxy_send_local_response",
+    ];
+    assert_eq!(lines(&calls), expected);
+}
+
+/// Most requests of a global limit spend what the worker holds already.
+#[test]
+fn a_request_that_spends_from_a_lease() {
+    let mut proxy = proxy(documents::LEASED);
+    // The first requests make the worker ask, each time for more.
+    for _ in 0..3 {
+        proxy.request().unwrap();
+        proxy.wake().unwrap();
+        proxy.answer_calls("200", store::granting).unwrap();
+    }
+    let (fate, calls) = one(&mut proxy);
+    assert_eq!(fate, Fate::Passed);
+    let expected = [
+        "2 clock_time_get",
+        "2 proxy_add_header_map_value",
+        "1 proxy_get_header_map_pairs",
+        "1 proxy_increment_metric",
+    ];
+    assert_eq!(lines(&calls), expected);
+}
