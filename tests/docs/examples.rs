@@ -136,3 +136,23 @@ fn every_way_to_redis_is_described() {
         names.filter(|name| !page.contains(&format!("| `envoy/redis/{name}` |"))).collect();
     expect_none("files that docs/redis.md does not have in its table", &missing);
 }
+
+/// The README shows the table of the page, and the page has the rows that the command knows.
+#[test]
+fn the_table_of_versions_is_one_table() {
+    let table = |page: &str| {
+        let text = tree::read(page).text;
+        let table = text.split("<!-- compat ").nth(1).expect("the table's begin");
+        let table = table.split("<!-- end of compat -->").next().unwrap();
+        table.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let page = table("docs/compatibility.md");
+    assert_eq!(table("README.md"), page);
+    let script = tree::read("envoy/compat.sh").text;
+    for row in page.iter().skip(2) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`').trim_start_matches("envoy-");
+        assert!(script.contains(name), "{name} is no row of envoy/compat.sh");
+        assert_eq!(cells[6], "0", "a case fails: {row}");
+    }
+}
