@@ -107,7 +107,7 @@ impl Worker {
             }
         }
         if waiting.strict.is_empty() {
-            return Some(self.admit_waiting(host, waiting, Vec::new(), &[], now));
+            return Some(self.admit_waiting(host, waiting, Vec::new(), Vec::new(), now));
         }
         if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
             let judgements = judge(&waiting.strict, &verdicts);
@@ -279,12 +279,13 @@ impl Worker {
     fn admit_waiting(
         &mut self,
         host: &mut impl Host,
-        waiting: Waiting,
+        mut waiting: Waiting,
         told: Vec<Judgement>,
-        more: &[Charge],
+        more: Vec<Charge>,
         now: Instant,
     ) -> Step {
-        let charges: Vec<Charge> = waiting.node.iter().chain(more).cloned().collect();
+        let mut charges = std::mem::take(&mut waiting.node);
+        charges.extend(more);
         match self.charge_node(host, &charges, now) {
             Ok(node) => self.admitted(host, waiting, node, told, now),
             Err(judgements) => self.refused_by_node(host, waiting, judgements, now),
@@ -333,7 +334,7 @@ impl Worker {
                 }),
             }
         }
-        self.admit_waiting(host, waiting, Vec::new(), &local, now)
+        self.admit_waiting(host, waiting, Vec::new(), local, now)
     }
 
     /// Decides and charges on the node.

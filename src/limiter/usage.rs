@@ -162,6 +162,18 @@ impl Usage {
 }
 
 impl Verdict {
+    /// The verdict of a level that is wholly free.
+    #[must_use]
+    pub fn admission(quota: &Quota) -> Self {
+        let capacity = quota.capacity();
+        Self {
+            admitted: true,
+            remaining: capacity,
+            retry_after: Span::ZERO,
+            ..Self::refusal(quota)
+        }
+    }
+
     /// The verdict of a level that has no room at all.
     #[must_use]
     pub fn refusal(quota: &Quota) -> Self {

@@ -1,8 +1,9 @@
 //! One cell of the node's usage: the charges of a request that lie in one record.
 
+use super::drawn::Order;
 use super::holdings::{Holdings, Place};
-use super::record::{Entry, Record};
-use super::shared_data::{SharedData, SharedDataFailure, Swap, Versioned};
+use super::record::Record;
+use super::shared_data::{SharedData, SharedDataFailure, Swap, Version};
 use super::slab::{Fingerprint, Slot};
 use crate::limiter::{Share, Usage, Verdict};
 use crate::policy::{Charge, LimitId};
@@ -22,6 +23,22 @@ pub(super) struct Cell {
     pub(super) members: Vec<usize>,
 }
 
+/// A request's charges, what is asked beside them, and what this worker holds.
+pub(super) struct Wish<'a> {
+    /// Under the quotas that the node enforces.
+    pub(super) charges: &'a [Charge],
+    /// One for each charge, or none at all.
+    pub(super) orders: &'a [Order],
+    pub(super) own: &'a Holdings,
+    pub(super) now: Instant,
+}
+
+/// A cell's slot and record as they were read, with what goes back taken out.
+pub(super) struct Reading<'a> {
+    slot: Slot<'a>,
+    record: Record,
+}
+
 pub(super) enum CellOutcome {
     Charged(Vec<Instant>, usize),
     Refused,
@@ -29,31 +46,37 @@ pub(super) enum CellOutcome {
 }
 
 impl Cell {
-    /// Decides the cell's charges over what `bytes` hold.
-    pub(super) fn peek(
-        &self,
-        bytes: &[u8],
-        charges: &[Charge],
-        own: &Holdings,
-        now: Instant,
-        verdicts: &mut [Verdict],
-    ) -> bool {
-        let record = Slot::decode(bytes).unwrap_or_default().record(self.fingerprint, now);
-        self.decide(&record, charges, own, now, verdicts)
+    /// Reads the cell's bytes.
+    pub(super) fn read<'b>(&self, bytes: &'b [u8], wish: &Wish<'_>) -> Reading<'b> {
+        let slot = Slot::decode(bytes).unwrap_or_default();
+        let mut record = slot.record(self.fingerprint, wish.now);
+        for member in &self.members {
+            let order = wish.orders.get(*member).and_then(|order| order.back);
+            let (Some((units, at)), Some(charge)) = (order, wish.charges.get(*member)) else {
+                continue;
+            };
+            record.refund(charge, units, at, wish.now);
+        }
+        Reading { slot, record }
     }
 
-    fn decide(
+    /// Decides the cell's charges over what was read.
+    pub(super) fn decide(
         &self,
-        record: &Record,
-        charges: &[Charge],
-        own: &Holdings,
-        now: Instant,
+        reading: &Reading<'_>,
+        wish: &Wish<'_>,
         verdicts: &mut [Verdict],
     ) -> bool {
         let mut admitted = true;
-        for (charge, verdict) in self.members(charges, verdicts) {
+        let (record, now) = (&reading.record, wish.now);
+        for member in &self.members {
+            let (Some(charge), Some(verdict)) =
+                (wish.charges.get(*member), verdicts.get_mut(*member))
+            else {
+                continue;
+            };
             let peek = |usage: &Usage| usage.peek(&charge.quota, charge.cost, now);
-            *verdict = match (own.share(charge, 0, now), record.usage(charge.id)) {
+            *verdict = match (wish.own.share(charge, 0, now), record.usage(charge.id)) {
                 (Some(share), _) => peek(&Usage::InFlight(record.slots(charge.id, share, now))),
                 (None, Some(usage)) => peek(usage),
                 (None, None) => peek(&Usage::none(&charge.quota)),
@@ -63,58 +86,51 @@ impl Cell {
         admitted
     }
 
-    /// Charges the cell by compare-and-swap, starting from what was seen.
+    /// Charges the cell by compare-and-swap, starting from what was read and found to have room.
     pub(super) fn charge(
         &self,
         shared: &mut impl SharedData,
-        mut value: Versioned,
-        charges: &[Charge],
-        own: &Holdings,
-        now: Instant,
+        (reading, version): (Reading<'_>, Version),
+        wish: &Wish<'_>,
         verdicts: &mut [Verdict],
     ) -> CellOutcome {
-        for _ in 0..SWAP_TRIES {
-            let mut slot = Slot::decode(&value.bytes).unwrap_or_default();
-            let mut record = slot.record(self.fingerprint, now);
-            if !self.decide(&record, charges, own, now, verdicts) {
+        let mut outcome = self.swap(shared, (reading, version), wish, verdicts);
+        for _ in 1..SWAP_TRIES {
+            if outcome.is_some() {
+                break;
+            }
+            let Ok(value) = shared.get(&self.key) else { return CellOutcome::GaveUp };
+            let reading = self.read(&value.bytes, wish);
+            if !self.decide(&reading, wish, verdicts) {
                 return CellOutcome::Refused;
             }
-            let times = self.charge_record(&mut record, charges, own, now);
-            let evicted = slot.put(self.fingerprint, &record, now);
-            match shared.swap(&self.key, &slot.encode(), value.version) {
-                Ok(Swap::Done) => return CellOutcome::Charged(times, evicted),
-                Ok(Swap::Lost) => {}
-                Err(SharedDataFailure) => return CellOutcome::GaveUp,
-            }
-            drop(slot);
-            match shared.get(&self.key) {
-                Ok(newer) => value = newer,
-                Err(SharedDataFailure) => return CellOutcome::GaveUp,
-            }
+            outcome = self.swap(shared, (reading, value.version), wish, verdicts);
         }
-        CellOutcome::GaveUp
+        outcome.unwrap_or(CellOutcome::GaveUp)
     }
 
-    fn charge_record(
+    /// Tries once to charge the cell. None where another worker came first.
+    fn swap(
         &self,
-        record: &mut Record,
-        charges: &[Charge],
-        own: &Holdings,
-        now: Instant,
-    ) -> Vec<Instant> {
-        self.of(charges)
-            .map(|charge| {
-                if let Some(share) = own.share(charge, charge.cost, now) {
-                    record.set_slots(charge.id, share, now);
-                    return now;
-                }
-                let usage = record.usage(charge.id).cloned();
-                let mut usage = usage.unwrap_or_else(|| Usage::none(&charge.quota));
-                let at = usage.charge(&charge.quota, charge.cost, now);
-                record.set(Entry::new(charge.id, usage, &charge.quota, now));
-                at
-            })
-            .collect()
+        shared: &mut impl SharedData,
+        (reading, version): (Reading<'_>, Version),
+        wish: &Wish<'_>,
+        verdicts: &[Verdict],
+    ) -> Option<CellOutcome> {
+        let Reading { mut slot, mut record } = reading;
+        let mut times = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            if let (Some(charge), Some(told)) = (wish.charges.get(*member), verdicts.get(*member)) {
+                let order = wish.orders.get(*member).copied().unwrap_or_default();
+                times.push(charge_record(&mut record, charge, order.ahead(told), wish));
+            }
+        }
+        let evicted = slot.put(self.fingerprint, &record, wish.now);
+        match shared.swap(&self.key, &slot.encode(), version) {
+            Ok(Swap::Done) => Some(CellOutcome::Charged(times, evicted)),
+            Ok(Swap::Lost) => None,
+            Err(SharedDataFailure) => Some(CellOutcome::GaveUp),
+        }
     }
 
     /// Takes back what was charged, and writes the shares that the worker has now.
@@ -130,39 +146,25 @@ impl Cell {
         let written = rewrite(shared, &self.key, self.fingerprint, now, &|record| {
             set_shares(record, &shares, now);
             for member in &self.members {
-                let (Some(charge), Some(at)) = (charges.get(*member), charged_at.get(*member))
-                else {
-                    continue;
-                };
-                if charge.quota.is_in_flight() {
-                    continue;
+                if let (Some(charge), Some(at)) = (charges.get(*member), charged_at.get(*member)) {
+                    record.refund(charge, charge.cost, *at, now);
                 }
-                let Some(mut usage) = record.usage(charge.id).cloned() else { continue };
-                usage.refund(&charge.quota, charge.cost, *at, now);
-                record.set(Entry::new(charge.id, usage, &charge.quota, now));
             }
         });
         if written {
             own.written(&self.place, now);
         }
     }
+}
 
-    /// The charges of the cell among those of the request.
-    pub(super) fn of<'a>(&self, charges: &'a [Charge]) -> impl Iterator<Item = &'a Charge> {
-        self.members.iter().filter_map(|member| charges.get(*member))
+/// Charges a record, and `ahead` units beside. Returns where they stand.
+fn charge_record(record: &mut Record, charge: &Charge, ahead: u64, wish: &Wish<'_>) -> Instant {
+    let now = wish.now;
+    if let Some(share) = wish.own.share(charge, charge.cost, now) {
+        record.set_slots(charge.id, share, now);
+        return now;
     }
-
-    fn members<'a>(
-        &'a self,
-        charges: &'a [Charge],
-        verdicts: &'a mut [Verdict],
-    ) -> impl Iterator<Item = (&'a Charge, &'a mut Verdict)> {
-        charges
-            .iter()
-            .zip(verdicts)
-            .enumerate()
-            .filter_map(|(position, pair)| self.members.contains(&position).then_some(pair))
-    }
+    record.charge(charge, charge.cost.saturating_add(ahead), now)
 }
 
 /// Puts a worker's shares in the place of those that it wrote before.

@@ -8,13 +8,16 @@
 //! find room: it is given back in memory, and the shared data learn of it with the next write of the
 //! record or the next look at what is due, which spares a request its second write.
 
-use crate::limiter::Share;
+use crate::limiter::{Share, Verdict};
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::{Instant, Span};
 
 /// The age at which a share is due to be written again.
 pub(super) const RENEWAL_PERIOD: Span = Span::from_secs(5);
+
+/// For how long after it was written a share is taken to stand: well within its lease.
+const SPARE_FOR: Span = RENEWAL_PERIOD.plus(RENEWAL_PERIOD);
 
 /// Records whose slots may be given back later than at once, and that are written at one look
 /// however few there are.
@@ -38,12 +41,22 @@ pub(super) struct Holdings {
 /// The slots of one record.
 #[derive(Debug)]
 struct Held {
-    /// By limit. A count of 0 stands there until the shared data know of it.
-    slots: Vec<(LimitId, u64)>,
+    slots: Vec<Slots>,
     /// Since when the shares may stand in the shared data as they are.
     written_at: Instant,
     /// Whether slots were given back of which the shared data are to know at the next look.
     unwritten: bool,
+}
+
+/// The slots of one cap. None held stands there until the shared data know of it.
+#[derive(Debug)]
+pub(super) struct Slots {
+    limit: LimitId,
+    held: u64,
+    /// Slots that stand in the shared data as this worker's, at least.
+    written: u64,
+    /// Slots that others held when they were last looked at.
+    others: u64,
 }
 
 impl Holdings {
@@ -64,30 +77,69 @@ impl Holdings {
     pub(super) fn share(&self, charge: &Charge, more: u64, now: Instant) -> Option<Share> {
         let holder = self.holder.filter(|_| charge.quota.is_in_flight())?;
         let held = self.places.get(&(charge.level, charge.subject));
-        let slots = held.map_or(&[][..], |held| &held.slots).iter();
-        let held = slots.filter(|(limit, _)| *limit == charge.id).fold(0, |_, (_, held)| *held);
+        let held = held.and_then(|held| held.of(charge.id)).map_or(0, |slots| slots.held);
         Some(Share::new(holder, held.saturating_add(more), now))
+    }
+
+    /// Holds a slot more that stands in the shared data as this worker's already, and says what the
+    /// level says of it. None where there is none, or where it may soon count no more.
+    pub(super) fn take_spare(&mut self, charge: &Charge, now: Instant) -> Option<Verdict> {
+        let place = self.places.get_mut(&(charge.level, charge.subject))?;
+        if now.since(place.written_at) >= SPARE_FOR {
+            return None;
+        }
+        let slots = place.slots.iter_mut().find(|slots| slots.limit == charge.id)?;
+        let held = slots.held.saturating_add(charge.cost);
+        let taken = slots.others.saturating_add(held);
+        let remaining = charge.quota.capacity().checked_sub(taken)?;
+        if held > slots.written {
+            return None;
+        }
+        slots.held = held;
+        Some(Verdict { remaining, ..Verdict::admission(&charge.quota) })
+    }
+
+    /// Holds a slot more, as it was written to the shared data; `told` is what the level said of it.
+    pub(super) fn hold(&mut self, charge: &Charge, told: &Verdict, now: Instant) {
+        if let Some(slots) = self.change(charge, charge.cost, 0, now) {
+            let taken = told.capacity.saturating_sub(told.remaining);
+            slots.written = slots.held;
+            slots.others = taken.saturating_sub(slots.held);
+        }
     }
 
     /// The worker's shares of one record.
     pub(super) fn shares(&self, place: &Place, now: Instant) -> Vec<(LimitId, Share)> {
         let Some((holder, held)) = self.holder.zip(self.places.get(place)) else { return vec![] };
-        let share = |(limit, held): &(LimitId, u64)| (*limit, Share::new(holder, *held, now));
+        let share = |slots: &Slots| (slots.limit, Share::new(holder, slots.held, now));
         held.slots.iter().map(share).collect()
     }
 
     /// Holds `gain` slots more, and `loss` fewer, of what the charge is about. Without either, the
     /// worker's share is to be written again.
-    pub(super) fn change(&mut self, charge: &Charge, gain: u64, loss: u64, now: Instant) {
+    pub(super) fn change(
+        &mut self,
+        charge: &Charge,
+        gain: u64,
+        loss: u64,
+        now: Instant,
+    ) -> Option<&mut Slots> {
         if !charge.quota.is_in_flight() {
-            return;
+            return None;
         }
         let new = || Held { slots: Vec::new(), written_at: now, unwritten: false };
         let place = self.places.entry((charge.level, charge.subject)).or_insert_with(new);
-        match place.slots.iter_mut().find(|(limit, _)| *limit == charge.id) {
-            Some((_, held)) => *held = held.saturating_add(gain).saturating_sub(loss),
-            None => place.slots.push((charge.id, gain.saturating_sub(loss))),
+        let known = place.slots.iter().position(|slots| slots.limit == charge.id);
+        let position = known.unwrap_or(place.slots.len());
+        if known.is_none() {
+            place.slots.push(Slots { limit: charge.id, held: 0, written: 0, others: 0 });
         }
+        let slots = place.slots.get_mut(position)?;
+        slots.held = slots.held.saturating_add(gain).saturating_sub(loss);
+        if gain == loss {
+            slots.written = 0;
+        }
+        Some(slots)
     }
 
     /// Gives back a slot of which the shared data need not know at once. Returns whether it did; it
@@ -107,7 +159,8 @@ impl Holdings {
     /// The worker's shares of the record stand in the shared data as they are.
     pub(super) fn written(&mut self, place: &Place, now: Instant) {
         if let Some(held) = self.places.get_mut(place) {
-            held.slots.retain(|(_, held)| *held > 0);
+            held.slots.retain(|slots| slots.held > 0);
+            held.slots.iter_mut().for_each(|slots| slots.written = slots.held);
             held.written_at = now;
             self.unwritten = self.unwritten.saturating_sub(usize::from(held.unwritten));
             held.unwritten = false;
@@ -131,5 +184,11 @@ impl Holdings {
         let old = |held: &Held| now.since(held.written_at) >= RENEWAL_PERIOD;
         let due = self.places.iter().filter(|(_, held)| held.unwritten || old(held));
         due.take(most).map(|(place, _)| *place).collect()
+    }
+}
+
+impl Held {
+    fn of(&self, limit: LimitId) -> Option<&Slots> {
+        self.slots.iter().find(|slots| slots.limit == limit)
     }
 }

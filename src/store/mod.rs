@@ -8,6 +8,7 @@
 
 mod cell;
 mod decision;
+mod drawn;
 mod error;
 pub mod health;
 mod holdings;

@@ -15,13 +15,14 @@
 
 use std::cell::Cell as StdCell;
 
-use super::cell::{Cell, CellOutcome, rewrite, set_shares};
+use super::cell::{Cell, CellOutcome, Reading, Wish, rewrite, set_shares};
+use super::drawn::{Drawn, Order, enforced};
 use super::holdings::Holdings;
 use super::numbers::next_number;
-use super::record::{Entry, Record};
+use super::record::Record;
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
 use super::slab::Fingerprint;
-use crate::limiter::{Share, Usage, Verdict};
+use crate::limiter::{Share, Verdict};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::Instant;
 
@@ -63,6 +64,7 @@ pub struct NodeStore {
     seed: Option<u64>,
     seed_candidate: u64,
     own: Holdings,
+    drawn: Drawn,
 }
 
 impl NodeStore {
@@ -75,6 +77,7 @@ impl NodeStore {
             seed: None,
             seed_candidate,
             own: Holdings::new(seed_candidate),
+            drawn: Drawn::new(seed_candidate),
         }
     }
 
@@ -85,10 +88,12 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
-        match self.look(shared, charges, now) {
-            Ok((outcome, _, _)) => outcome,
-            Err(SharedDataFailure) => NodeOutcome::gave_up(charges),
-        }
+        let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
+        let Ok((cells, seen)) = self.read(shared, &enforced) else {
+            return NodeOutcome::gave_up(charges);
+        };
+        let wish = Wish { charges: &enforced, orders: &[], own: &self.own, now };
+        look(&cells, &seen, &wish, charges).0
     }
 
     /// Decides all charges, and charges them if every one fits.
@@ -98,36 +103,98 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
-        let Ok((mut outcome, cells, seen)) = self.look(shared, charges, now) else {
+        if let Some(outcome) = self.spend(charges, now) {
+            return outcome;
+        }
+        let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
+        let orders: Vec<Order> = charges.iter().map(|c| self.drawn.order(c, now)).collect();
+        let Ok((cells, seen)) = self.read(shared, &enforced) else {
             return NodeOutcome::gave_up(charges);
         };
+        let wish = Wish { charges: &enforced, orders: &orders, own: &self.own, now };
+        let (mut outcome, readings) = look(&cells, &seen, &wish, charges);
         if outcome.admitted {
-            self.charge_all(shared, &cells, seen, charges, now, &mut outcome);
+            let written = charge_all(shared, &cells, readings, &wish, &mut outcome);
+            self.settle(shared, &cells, written, (charges, &enforced, &orders), now, &mut outcome);
         }
-        if outcome.admitted {
-            charges.iter().for_each(|charge| self.own.change(charge, 1, 0, now));
-        }
+        outcome.say_capacities(charges);
         outcome
     }
 
-    /// Reads every cell and decides over what stands there.
-    fn look(
+    /// Admits by what the worker has drawn and holds already, if that is enough for every charge.
+    fn spend(&mut self, charges: &[Charge], now: Instant) -> Option<NodeOutcome> {
+        let mut verdicts = Vec::with_capacity(charges.len());
+        let mut charged_at = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let spent = match charge.quota.is_in_flight() {
+                true => self.own.take_spare(charge, now).map(|told| (told, now)),
+                false => self.drawn.spend(charge, now),
+            };
+            let Some((told, at)) = spent else {
+                let done = charges.iter().take(verdicts.len());
+                done.for_each(|charge| self.unspend(charge, now));
+                return None;
+            };
+            verdicts.push(told);
+            charged_at.push(at);
+        }
+        Some(NodeOutcome { admitted: true, verdicts, charged_at, ..NodeOutcome::default() })
+    }
+
+    fn unspend(&mut self, charge: &Charge, now: Instant) {
+        match charge.quota.is_in_flight() {
+            true => drop(self.own.change(charge, 0, charge.cost, now)),
+            false => self.drawn.unspend(charge),
+        }
+    }
+
+    /// Notes what the cells that were written now hold; where not all were, takes back what the
+    /// request was charged there. What was drawn ahead there stays drawn.
+    fn settle(
+        &mut self,
+        shared: &mut impl SharedData,
+        cells: &[Cell],
+        written: usize,
+        (charges, enforced, orders): (&[Charge], &[Charge], &[Order]),
+        now: Instant,
+        outcome: &mut NodeOutcome,
+    ) {
+        for cell in cells.iter().take(written) {
+            for member in &cell.members {
+                let (Some(charge), Some(enforced), Some(order), Some(told), Some(at)) = (
+                    charges.get(*member),
+                    enforced.get(*member),
+                    orders.get(*member),
+                    outcome.verdicts.get(*member),
+                    outcome.charged_at.get(*member),
+                ) else {
+                    continue;
+                };
+                self.drawn.take((charge, enforced), *at, (told, order.ahead(told)), now);
+                match outcome.admitted {
+                    true => self.own.hold(charge, told, now),
+                    // Until it is written that it is not held, the share is to be written again.
+                    false => drop(self.own.change(charge, 0, 0, now)),
+                }
+            }
+            if !outcome.admitted {
+                cell.refund(shared, enforced, &outcome.charged_at, &mut self.own, now);
+            }
+        }
+        if !outcome.admitted {
+            outcome.charged_at.clear();
+        }
+    }
+
+    /// Reads every cell.
+    fn read(
         &mut self,
         shared: &mut impl SharedData,
         charges: &[Charge],
-        now: Instant,
-    ) -> Result<(NodeOutcome, Vec<Cell>, Vec<Versioned>), SharedDataFailure> {
+    ) -> Result<(Vec<Cell>, Vec<Versioned>), SharedDataFailure> {
         let cells = self.cells(shared, charges)?;
-        let verdicts = charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect();
-        let mut outcome = NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() };
-        let mut seen = Vec::with_capacity(cells.len());
-        for cell in &cells {
-            let value = shared.get(&cell.key)?;
-            let verdicts = &mut outcome.verdicts;
-            outcome.admitted &= cell.peek(&value.bytes, charges, &self.own, now, verdicts);
-            seen.push(value);
-        }
-        Ok((outcome, cells, seen))
+        let seen = cells.iter().map(|cell| shared.get(&cell.key)).collect::<Result<_, _>>()?;
+        Ok((cells, seen))
     }
 
     /// Takes back charges that [`decide`](Self::decide) made; `charged_at` is what it returned, or
@@ -140,10 +207,13 @@ impl NodeStore {
         charged_at: &[Instant],
         now: Instant,
     ) {
-        charges.iter().for_each(|charge| self.own.change(charge, 0, 1, now));
-        let Ok(cells) = self.cells(shared, charges) else { return };
+        for charge in charges {
+            self.own.change(charge, 0, 1, now);
+        }
+        let charges: Vec<Charge> = charges.iter().map(enforced).collect();
+        let Ok(cells) = self.cells(shared, &charges) else { return };
         for cell in &cells {
-            cell.refund(shared, charges, charged_at, &mut self.own, now);
+            cell.refund(shared, &charges, charged_at, &mut self.own, now);
         }
     }
 
@@ -168,15 +238,20 @@ impl NodeStore {
         let Ok(seed) = self.seed(shared) else { return };
         let (key, fingerprint) = self.address(charge.level, charge.subject, seed);
         rewrite(shared, &key, fingerprint, now, &|record| {
-            let usage = record.usage(charge.id).cloned();
-            let mut usage = usage.unwrap_or_else(|| Usage::none(&charge.quota));
-            usage.charge(&charge.quota, charge.cost, now);
-            record.set(Entry::new(charge.id, usage, &charge.quota, now));
+            record.charge(charge, charge.cost, now);
         });
     }
 
-    /// Writes the shares of slots that are held again, those whose turn it is.
+    /// Gives back what was drawn and will not be spent, and writes the shares of slots that are held
+    /// again, those whose turn it is.
     pub fn renew(&mut self, shared: &mut impl SharedData, now: Instant) {
+        for (charge, at) in self.drawn.leftovers(now) {
+            let Ok(seed) = self.seed(shared) else { return };
+            let (key, fingerprint) = self.address(charge.level, charge.subject, seed);
+            rewrite(shared, &key, fingerprint, now, &|record| {
+                record.refund(&charge, charge.cost, at, now);
+            });
+        }
         let due = self.own.due(now);
         if due.is_empty() {
             return;
@@ -204,42 +279,6 @@ impl NodeStore {
             all.set(record.slots(everything, share, now).used(now));
         };
         rewrite(shared, TALLY, Fingerprint::ONLY, now, &tell).then(|| all.get())
-    }
-
-    /// Writes every cell; where one has no room any more, takes back those before it.
-    fn charge_all(
-        &mut self,
-        shared: &mut impl SharedData,
-        cells: &[Cell],
-        seen: Vec<Versioned>,
-        charges: &[Charge],
-        now: Instant,
-        outcome: &mut NodeOutcome,
-    ) {
-        outcome.charged_at = vec![now; charges.len()];
-        for (position, (cell, value)) in cells.iter().zip(seen).enumerate() {
-            match cell.charge(shared, value, charges, &self.own, now, &mut outcome.verdicts) {
-                CellOutcome::Charged(times, evicted) => {
-                    outcome.evicted = outcome.evicted.saturating_add(evicted);
-                    for (member, at) in cell.members.iter().zip(times) {
-                        if let Some(slot) = outcome.charged_at.get_mut(*member) {
-                            *slot = at;
-                        }
-                    }
-                    continue;
-                }
-                CellOutcome::Refused => {}
-                CellOutcome::GaveUp => outcome.gave_up = true,
-            }
-            for written in cells.iter().take(position) {
-                // Until it is written that they are not held, their shares are to be written again.
-                written.of(charges).for_each(|charge| self.own.change(charge, 0, 0, now));
-                written.refund(shared, charges, &outcome.charged_at, &mut self.own, now);
-            }
-            outcome.admitted = false;
-            outcome.charged_at.clear();
-            return;
-        }
     }
 
     fn cells(
@@ -289,7 +328,63 @@ impl NodeStore {
     }
 }
 
+/// Decides over what stands in the cells.
+fn look<'a>(
+    cells: &[Cell],
+    seen: &'a [Versioned],
+    wish: &Wish<'_>,
+    charges: &[Charge],
+) -> (NodeOutcome, Vec<(Reading<'a>, Version)>) {
+    let verdicts = charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect();
+    let mut outcome = NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() };
+    let mut readings = Vec::with_capacity(cells.len());
+    for (cell, value) in cells.iter().zip(seen) {
+        let reading = cell.read(&value.bytes, wish);
+        outcome.admitted &= cell.decide(&reading, wish, &mut outcome.verdicts);
+        readings.push((reading, value.version));
+    }
+    outcome.say_capacities(charges);
+    (outcome, readings)
+}
+
+/// Writes every cell, until one has no room any more. Returns how many were written.
+fn charge_all(
+    shared: &mut impl SharedData,
+    cells: &[Cell],
+    readings: Vec<(Reading<'_>, Version)>,
+    wish: &Wish<'_>,
+    outcome: &mut NodeOutcome,
+) -> usize {
+    outcome.charged_at = vec![wish.now; wish.charges.len()];
+    for (position, (cell, reading)) in cells.iter().zip(readings).enumerate() {
+        match cell.charge(shared, reading, wish, &mut outcome.verdicts) {
+            CellOutcome::Charged(times, evicted) => {
+                outcome.evicted = outcome.evicted.saturating_add(evicted);
+                for (member, at) in cell.members.iter().zip(times) {
+                    if let Some(slot) = outcome.charged_at.get_mut(*member) {
+                        *slot = at;
+                    }
+                }
+                continue;
+            }
+            CellOutcome::Refused => {}
+            CellOutcome::GaveUp => outcome.gave_up = true,
+        }
+        outcome.admitted = false;
+        return position;
+    }
+    cells.len()
+}
+
 impl NodeOutcome {
+    /// What the node enforces is its own affair; levels are told as they are configured.
+    fn say_capacities(&mut self, charges: &[Charge]) {
+        for (verdict, charge) in self.verdicts.iter_mut().zip(charges) {
+            verdict.capacity = charge.quota.capacity();
+            verdict.reset_after = verdict.reset_after.min(charge.quota.period());
+        }
+    }
+
     fn gave_up(charges: &[Charge]) -> Self {
         Self {
             verdicts: charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect(),

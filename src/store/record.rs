@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::limiter::{InFlightUsage, Quota, Share, Usage};
-use crate::policy::LimitId;
+use crate::policy::{Charge, LimitId};
 use crate::units::Instant;
 
 /// Bytes of one record, slots of requests in flight left out, beyond which its usage is kept more
@@ -67,6 +67,33 @@ impl Record {
         self.0.push(entry);
     }
 
+    /// Charges `units` of what `charge` is about, whether or not they fit, and says at which time they
+    /// stand.
+    pub(super) fn charge(&mut self, charge: &Charge, units: u64, now: Instant) -> Instant {
+        let mut usage = self.take(charge.id).unwrap_or_else(|| Usage::none(&charge.quota));
+        let at = usage.charge(&charge.quota, units, now);
+        self.0.push(Entry::new(charge.id, usage, &charge.quota, now));
+        at
+    }
+
+    /// Takes back `units` that [`charge`](Self::charge) said stand at `at`. Slots of requests in flight
+    /// are not taken back but [set](Self::set_slots).
+    pub(super) fn refund(&mut self, charge: &Charge, units: u64, at: Instant, now: Instant) {
+        if charge.quota.is_in_flight() {
+            return;
+        }
+        if let Some(mut usage) = self.take(charge.id) {
+            usage.refund(&charge.quota, units, at, now);
+            self.0.push(Entry::new(charge.id, usage, &charge.quota, now));
+        }
+    }
+
+    /// Takes out what was used of `limit`.
+    fn take(&mut self, limit: LimitId) -> Option<Usage> {
+        let position = self.0.iter().position(|entry| entry.limit == limit)?;
+        Some(self.0.remove(position).usage)
+    }
+
     /// The slots that are taken under `limit`, with this share in the place of its holder's.
     pub(super) fn slots(&self, limit: LimitId, share: Share, now: Instant) -> InFlightUsage {
         let mut slots = match self.usage(limit) {
@@ -102,15 +129,15 @@ impl Record {
     /// The record's bytes, without the entries that no longer matter. A large record loses detail,
     /// never units.
     pub(super) fn encode(&self, now: Instant) -> Vec<u8> {
-        let mut live: Vec<Entry> =
-            self.0.iter().filter(|entry| entry.expires_at > now).cloned().collect();
+        let mut live: Vec<&Entry> = self.0.iter().filter(|entry| entry.expires_at > now).collect();
         live.drain(..live.len().saturating_sub(ENTRIES_MAX));
         let bytes = postcard::to_allocvec(&live).unwrap_or_default();
         if bytes.len() <= RECORD_BYTES_FINE || rate_bytes(&live) <= RECORD_BYTES_FINE {
             return bytes;
         }
-        live.iter_mut().for_each(|entry| entry.usage.coarsen());
-        postcard::to_allocvec(&live).unwrap_or_default()
+        let mut coarse: Vec<Entry> = live.into_iter().cloned().collect();
+        coarse.iter_mut().for_each(|entry| entry.usage.coarsen());
+        postcard::to_allocvec(&coarse).unwrap_or_default()
     }
 
     /// Merges `other`, so that this record is at least as strict as both.
@@ -130,8 +157,8 @@ impl Record {
 }
 
 /// Bytes of what is no slots: those cannot be kept more coarsely, and are few.
-fn rate_bytes(entries: &[Entry]) -> usize {
-    let rates: Vec<&Entry> =
+fn rate_bytes(entries: &[&Entry]) -> usize {
+    let rates: Vec<&&Entry> =
         entries.iter().filter(|entry| !matches!(entry.usage, Usage::InFlight(_))).collect();
     postcard::to_allocvec(&rates).map_or(0, |bytes| bytes.len())
 }
