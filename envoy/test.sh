@@ -32,6 +32,7 @@ check_format() {
   cargo fmt --check
   cargo fmt --check --manifest-path tools/prune/Cargo.toml
   cargo fmt --check --manifest-path tools/module-host/Cargo.toml
+  cargo fmt --check --manifest-path tools/empty-plugin/Cargo.toml
 }
 
 check_scripts() {
@@ -49,6 +50,8 @@ lint_native() {
 lint_module() {
   cargo clippy --locked "${MODULE_FLAGS[@]}" -- -D warnings
   cargo clippy --locked "${MODULE_FLAGS[@]}" --features test-trap -- -D warnings
+  cargo clippy --locked --target wasm32-wasip1 --manifest-path tools/empty-plugin/Cargo.toml \
+    --target-dir target/tools -- -D warnings
 }
 
 # In the profile in which the module's build uses the tool.

@@ -145,3 +145,18 @@ fn decisions_have_one_form() {
         assert_eq!(headings, ["Context", "Decision", "Consequences"], "{}", decision.path);
     }
 }
+
+/// Each figure of the benchmarks has its row.
+#[test]
+fn every_benchmark_is_described() {
+    let page = tree::read("docs/benchmarks.md");
+    let rows: Vec<&str> = page.text.lines().filter(|line| line.starts_with("| `")).collect();
+    let described: BTreeSet<&str> =
+        rows.iter().flat_map(|row| code_spans(row.split(" | ").next().unwrap())).collect();
+    let keys = tree::read("benches/envoy/keys.rs").text;
+    let name =
+        |call: &str| Some(call.trim_start().strip_prefix('"')?.split('"').next()?.to_owned());
+    let known: BTreeSet<String> = keys.split("key(").filter_map(name).collect();
+    assert!(known.len() >= 15, "{known:?}");
+    assert_eq!(described, known.iter().map(String::as_str).collect());
+}

@@ -52,7 +52,7 @@ pub fn everything() -> Vec<SourceFile> {
 
 /// Every Rust file of the repository.
 pub fn rust() -> Vec<SourceFile> {
-    let mut files = below(&["src", "tests", "tools", "examples"]);
+    let mut files = below(&["src", "tests", "tools", "examples", "benches"]);
     files.retain(|file| file.path.ends_with(".rs"));
     files
 }

@@ -1,0 +1,193 @@
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::figures::Figure;
+use crate::filters::{document, fairshare};
+use crate::proxy::{Proxy, Setup};
+use crate::report::Report;
+use crate::rounds::Plan;
+use crate::support::client::{Connection, Request};
+use crate::support::process::TempDir;
+use crate::support::redis::Redis;
+use crate::support::tools;
+
+const WINDOW: Duration = Duration::from_secs(1);
+const LIMIT: u64 = 200;
+
+/// By how much the second Envoy's clock is ahead: neither a whole window, nor a whole part of one.
+const AHEAD_MS: u32 = 1730;
+
+/// The limits, by scope; each matches its own path.
+const SCOPES: [&str; 3] = ["node", "leased", "strict"];
+
+/// Connections that ask for one limit at one Envoy.
+const CLIENTS: usize = 2;
+
+/// What each waits after a refusal. Together they still want several times the limit.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// An admission: when the request left, and when its answer was there. It was admitted in between.
+type Admission = (Instant, Instant);
+
+/// Admissions under one limit, and how much it allows.
+struct Budget {
+    scope: &'static str,
+    admissions: Vec<Admission>,
+    unavailable: usize,
+}
+
+/// What one client got.
+#[derive(Default)]
+struct Answers {
+    admissions: Vec<Admission>,
+    /// Answers that the store was out of reach.
+    unavailable: usize,
+}
+
+/// Two Envoys, one Redis, demand that never lets up, times as the clients see them.
+pub(crate) fn windows(plan: Plan, report: &mut Report) {
+    eprintln!("Windows, over two Envoys");
+    let rounds: u32 = if plan.quick { 7 } else { 15 };
+    let round = WINDOW * if plan.quick { 2 } else { 4 };
+    let redis = Redis::start();
+    let setup = Setup::new(vec![fairshare(&policy())]).redis(redis.socket());
+    let directory = TempDir::new("clock");
+    let clock = other_clock(&directory);
+    report.note(match clock {
+        Some(_) => format!("The second Envoy's clock was {AHEAD_MS} ms ahead."),
+        None => "The clocks of both Envoys agreed, because cc could not make another.".to_owned(),
+    });
+    let ahead = Setup { wrapper: clock.unwrap_or_default(), ..setup.clone() };
+    let proxies = [setup.start(), ahead.start()];
+    let start = Instant::now();
+    let end = start + WINDOW + round * rounds + WINDOW;
+    let budgets = demand(&proxies, end);
+    proxies.iter().for_each(Proxy::expect_no_trap);
+    // The first window, in which everything is still free, is counted to none.
+    let starts = (0..rounds).map(|number| start + WINDOW + round * number);
+    let (mut worst, mut used) = (Vec::new(), Vec::new());
+    for from in starts {
+        let over = |budget: &Budget| budget.worst_window(from, from + round) as f64 / LIMIT as f64;
+        worst.push(budgets.iter().map(over).fold(0.0, f64::max));
+        let due = LIMIT as f64 * round.as_secs_f64() / WINDOW.as_secs_f64();
+        let share = |budget: &Budget| budget.count(from, from + round) as f64 / due;
+        used.push(budgets.iter().map(share).fold(f64::MAX, f64::min));
+    }
+    report.figure("window_overshoot_max", Figure::of(&worst));
+    report.figure("window_utilisation_min", Figure::of(&used));
+    let whole = |budget: &Budget| {
+        let (from, to) = (start + WINDOW, start + WINDOW + round * rounds);
+        let due = LIMIT as f64 * (to - from).as_secs_f64() / WINDOW.as_secs_f64();
+        let used = budget.count(from, to) as f64 / due * 100.0;
+        let worst = budget.worst_window(start, end);
+        format!("{} {worst} of {LIMIT}, {used:.1} % used", budget.scope)
+    };
+    let whole: Vec<String> = budgets.iter().map(whole).collect();
+    let unavailable: usize = budgets.iter().map(|budget| budget.unavailable).sum();
+    report.note(format!("The worst window of each budget: {}.", whole.join("; ")));
+    report.note(format!("{unavailable} answers said that the store was out of reach."));
+}
+
+fn policy() -> Value {
+    let limit = |scope: &&str| {
+        let mut limit = json!({
+            "name": scope,
+            "match": {"path_prefix": format!("/{scope}/")},
+            "tenant": {"requests": LIMIT, "window": "1s"},
+        });
+        if *scope != "node" {
+            limit["scope"] = json!("global");
+            limit["consistency"] = json!(scope);
+            // What is measured is the promise, not what replaces it while the store does not answer.
+            limit["on_store_error"] = json!("deny");
+        }
+        limit
+    };
+    document(&SCOPES.iter().map(limit).collect())
+}
+
+/// Words that give the program behind them another clock, where a C compiler can make one.
+fn other_clock(directory: &TempDir) -> Option<Vec<String>> {
+    let library = directory.file("clock.so");
+    let source = tools::repository().join("benches/envoy/clock.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-O2", &format!("-DAHEAD_MS={AHEAD_MS}"), "-o"]);
+    let compiled = compile.arg(&library).arg(source).status().is_ok_and(|status| status.success());
+    let preload = format!("LD_PRELOAD={}", library.display());
+    compiled.then(|| vec!["env".to_owned(), preload])
+}
+
+/// Asks for every limit at every Envoy until `end`.
+fn demand(proxies: &[Proxy; 2], end: Instant) -> Vec<Budget> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for name in SCOPES {
+            for (number, proxy) in proxies.iter().enumerate() {
+                for _ in 0..CLIENTS {
+                    let client = scope.spawn(move || ask(proxy.port(), name, end));
+                    threads.push((name, number, client));
+                }
+            }
+        }
+        // A node limit is each process's own; of the others there is one for both.
+        let mut budgets: Vec<(usize, Budget)> = Vec::new();
+        for (name, number, client) in threads {
+            let owner = if name == "node" { number } else { 0 };
+            let known = budgets.iter_mut().find(|(of, known)| *of == owner && known.scope == name);
+            let Answers { admissions, unavailable } = client.join().expect("a client");
+            match known {
+                Some((_, budget)) => {
+                    budget.admissions.extend(admissions);
+                    budget.unavailable += unavailable;
+                }
+                None => budgets.push((owner, Budget { scope: name, admissions, unavailable })),
+            }
+        }
+        budgets.into_iter().map(|(_, budget)| budget.sorted()).collect()
+    })
+}
+
+fn ask(port: u16, scope: &str, end: Instant) -> Answers {
+    let mut connection = Connection::open(port).expect("a connection");
+    let request = Request::get(&format!("/{scope}/")).tenant("acme").header("x-api-key", "key");
+    let mut answers = Answers::default();
+    while Instant::now() < end {
+        let sent = Instant::now();
+        let answer = connection.send(&request).expect("an answer");
+        match answer.status {
+            200 => answers.admissions.push((sent, Instant::now())),
+            429 => thread::sleep(PAUSE),
+            503 => answers.unavailable += 1,
+            status => panic!("{status} {}", answer.text()),
+        }
+    }
+    answers
+}
+
+impl Budget {
+    fn sorted(mut self) -> Self {
+        self.admissions.sort_unstable();
+        self
+    }
+
+    /// Admissions whose answers came within this time.
+    fn count(&self, from: Instant, to: Instant) -> usize {
+        self.admissions.iter().filter(|(_, got)| (from..to).contains(got)).count()
+    }
+
+    /// The most admissions that certainly lie within one window that starts within this time: sent
+    /// after its start, answered before its end. No admission before a request or after its answer
+    /// is possible, so nothing is counted too much.
+    fn worst_window(&self, from: Instant, to: Instant) -> usize {
+        let first = |time: Instant| self.admissions.partition_point(|(sent, _)| *sent < time);
+        let within = |index: usize| {
+            let start = self.admissions[index].0;
+            let window = &self.admissions[index..first(start + WINDOW)];
+            window.iter().filter(|(_, got)| *got < start + WINDOW).count()
+        };
+        (first(from)..first(to)).map(within).max().unwrap_or(0)
+    }
+}
