@@ -24,6 +24,9 @@ mod forwarding;
 /// Limits that several Envoys share.
 #[path = "e2e/global.rs"]
 mod global;
+/// The kill switch that an operator throws in the store.
+#[path = "e2e/kill_switch.rs"]
+mod kill_switch;
 /// What a flood of tenants does to Envoy's memory.
 #[path = "e2e/memory.rs"]
 mod memory;
@@ -50,8 +53,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use scenarios::{
-    Rig, auth, by, client, expect, global_limit, identity, in_flight, merged, node, node_limit,
-    store, window,
+    Rig, auth, by, client, expect, global_limit, identity, in_flight, merged, mode, node,
+    node_limit, store, window,
 };
 use serde_json::{Value, json};
 use support::client::{Connection, Request, Response};
@@ -213,6 +216,23 @@ on_envoy!(EnvoyRig::with_redis() =>
     store::a_large_leased_limit_takes_few_calls,
     store::breaker_opens_probes_and_closes,
     store::retry_after_is_the_longest_wait,
+);
+
+macro_rules! with_an_operator {
+    ($($scenario:ident),* $(,)?) => {
+        $(#[test] fn $scenario() {
+            let mut rig = EnvoyRig::with_redis();
+            let redis = rig.redis.clone().expect("a Redis");
+            mode::$scenario(&mut rig, &mut |command| drop(redis.run(command)));
+        })*
+    };
+}
+
+with_an_operator!(
+    a_mode_in_the_store_holds_while_it_stands,
+    what_is_no_mode_is_ignored,
+    a_mode_ends_in_time_without_the_store,
+    slots_come_back_while_it_is_off,
 );
 
 #[test]

@@ -20,7 +20,7 @@ use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use scenarios::{Rig, auth, client, identity, in_flight, node, store};
+use scenarios::{Rig, auth, client, identity, in_flight, mode, node, store};
 use serde_json::Value;
 use support::client::{Request, Response};
 use support::redis::Redis;
@@ -220,6 +220,23 @@ on_the_fake_host!(FakeRig::with_redis() =>
     store::a_large_leased_limit_takes_few_calls,
     store::breaker_opens_probes_and_closes,
     store::retry_after_is_the_longest_wait,
+);
+
+macro_rules! with_an_operator {
+    ($($scenario:ident),* $(,)?) => {
+        $(#[test] fn $scenario() {
+            let mut rig = FakeRig::with_redis();
+            let redis = rig.redis.clone().expect("a Redis");
+            mode::$scenario(&mut rig, &mut |command| drop(redis.run(command)));
+        })*
+    };
+}
+
+with_an_operator!(
+    a_mode_in_the_store_holds_while_it_stands,
+    what_is_no_mode_is_ignored,
+    a_mode_ends_in_time_without_the_store,
+    slots_come_back_while_it_is_off,
 );
 
 #[test]

@@ -26,7 +26,7 @@ impl Worker {
         let rule = policy.auth_failures.as_ref()?;
         let outcome = self.node.peek(host, &[rule.charge(client)], now);
         let verdict = outcome.verdicts.first().filter(|_| !outcome.admitted && !outcome.gave_up)?;
-        if policy.mode == Mode::Shadow {
+        if self.mode.is(Mode::Shadow) {
             host.count(self.metrics.throttled(Outcome::ShadowRefused), 1);
             return None;
         }

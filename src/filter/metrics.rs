@@ -65,6 +65,14 @@ pub struct Metrics {
 /// What happens to units of leases.
 const LEASE_EVENTS: [&str; 4] = ["granted", "spent", "returned", "expired"];
 
+/// The mode, and what comes of looks at the one that the store sets.
+const MODE_NAMES: [&str; 4] = [
+    "fairshare_mode",
+    "fairshare_mode_reads.result=ok",
+    "fairshare_mode_reads.result=ignored",
+    "fairshare_mode_reads.result=failed",
+];
+
 const OUTCOMES: [Outcome; 3] = [Outcome::Admitted, Outcome::Refused, Outcome::ShadowRefused];
 const CODES: [Code; 8] = [
     Code::RateLimited,
@@ -89,7 +97,9 @@ const IN_FLIGHT: MetricId = MetricId(10);
 const STORE_TIME: MetricId = MetricId(11);
 const THROTTLED: MetricId = MetricId(12);
 const THROTTLED_IN_SHADOW: MetricId = MetricId(13);
-const FIXED: usize = 14;
+const MODE: MetricId = MetricId(14);
+const MODE_READS: [MetricId; 3] = [MetricId(15), MetricId(16), MetricId(17)];
+const FIXED: usize = 18;
 
 impl Code {
     /// The name in answers and metrics.
@@ -169,6 +179,7 @@ impl Metrics {
         for outcome in [Outcome::Refused, Outcome::ShadowRefused] {
             names.push(request("none", Level::Client.name(), outcome.name()));
         }
+        names.extend(MODE_NAMES.map(str::to_owned));
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -193,7 +204,7 @@ impl Metrics {
     #[must_use]
     pub fn kind(&self, metric: MetricId) -> MetricKind {
         match metric {
-            IN_FLIGHT => MetricKind::Gauge,
+            IN_FLIGHT | MODE => MetricKind::Gauge,
             STORE_TIME => MetricKind::Histogram,
             _ => MetricKind::Counter,
         }
@@ -203,6 +214,23 @@ impl Metrics {
     #[must_use]
     pub const fn in_flight(&self) -> MetricId {
         IN_FLIGHT
+    }
+
+    /// The mode in force: 0 is off, 1 is shadow, 2 is enforce.
+    #[must_use]
+    pub const fn mode(&self) -> MetricId {
+        MODE
+    }
+
+    /// Looks at the mode that the store sets, by what came of them; `None` where none was read.
+    #[must_use]
+    pub const fn mode_reads(&self, followed: Option<bool>) -> MetricId {
+        let [ok, ignored, failed] = MODE_READS;
+        match followed {
+            Some(true) => ok,
+            Some(false) => ignored,
+            None => failed,
+        }
     }
 
     /// How long calls to the store took, in whole milliseconds.

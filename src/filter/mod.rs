@@ -14,6 +14,7 @@ mod group_commit;
 mod judgement;
 mod leasing;
 mod metrics;
+mod mode;
 mod probing;
 mod refusal;
 mod worker;

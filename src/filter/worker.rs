@@ -20,6 +20,7 @@ use super::decide::{Undecided, Waiting};
 use super::group_commit::GroupCommit;
 use super::judgement::Judgement;
 use super::leasing::Questions;
+use super::mode::ModeInForce;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
@@ -49,6 +50,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Worker {
     pub(super) policy: Rc<Policy>,
+    pub(super) mode: ModeInForce,
     pub(super) metrics: Metrics,
     pub(super) node: NodeStore,
     pub(super) streams: Map<StreamId, Stream>,
@@ -83,6 +85,7 @@ impl Worker {
     #[must_use]
     pub fn new(policy: Rc<Policy>, seed_candidate: u64) -> Self {
         Self {
+            mode: ModeInForce::new(&policy),
             metrics: Metrics::new(&policy),
             node: NodeStore::new(&policy.namespace, seed_candidate),
             streams: seeded(0),
@@ -120,7 +123,7 @@ impl Worker {
     /// Whether requests are let through unseen.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        self.policy.mode == Mode::Off
+        self.mode.is(Mode::Off)
     }
 
     /// A request's headers have arrived.
@@ -147,12 +150,12 @@ impl Worker {
         }
         let identity = match policy.identity.identify(&request, client) {
             Ok(identity) => identity,
-            Err(refusal) if policy.mode == Mode::Enforce => {
+            Err(refusal) if self.mode.is(Mode::Enforce) => {
                 return self.refuse(host, &Refusal::identity(refusal, &policy), request.is_grpc());
             }
             Err(_) => Identity::unknown(client),
         };
-        let mut plan = policy.plan(&request, &identity);
+        let mut plan = policy.plan(&request, &identity, self.mode.in_force);
         let mut shadow_slots = Vec::new();
         for shadow in std::mem::take(&mut plan.shadows) {
             shadow_slots.extend(self.shadow(host, shadow, now));
@@ -203,6 +206,9 @@ impl Worker {
         body: Result<&[u8], StoreError>,
         now: Instant,
     ) {
+        if self.mode.takes(call) {
+            return self.on_mode_reply(host, body, now);
+        }
         if let Some(store) = &self.policy.store {
             self.group.receive(store, call, body, now);
         }
@@ -222,6 +228,7 @@ impl Worker {
 
     /// What need not be done at once.
     fn do_chores(&mut self, host: &mut impl Host, now: Instant) {
+        self.follow_mode(host, now);
         self.look_after_store(host, now);
         self.return_leftovers(now);
         self.count_lease_events(host);

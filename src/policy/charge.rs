@@ -46,9 +46,9 @@ pub struct Shadow {
 }
 
 impl Policy {
-    /// What a request of `identity` is to be decided by.
+    /// What a request of `identity` is to be decided by while `mode` is in force.
     #[must_use]
-    pub fn plan(&self, request: &RequestView<'_>, identity: &Identity<'_>) -> Plan {
+    pub fn plan(&self, request: &RequestView<'_>, identity: &Identity<'_>, mode: Mode) -> Plan {
         let mut plan = Plan::default();
         let matching = self.limits.iter().enumerate().filter(|(_, l)| l.matcher.matches(request));
         for (place, limit) in matching {
@@ -57,7 +57,7 @@ impl Policy {
             let rates = self.charges(place, limit.id, limit.cost, &rates, &counted);
             let slots = limit.in_flight_for(identity.tenant_name);
             let slots = self.charges(place, limit.in_flight_id, 1, &slots, identity);
-            if limit.shadow || self.mode == Mode::Shadow {
+            if limit.shadow || mode == Mode::Shadow {
                 let mut shadow = Shadow::default();
                 match limit.scope {
                     Scope::Node => shadow.node.extend(rates),

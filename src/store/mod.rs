@@ -15,6 +15,8 @@ mod holdings;
 mod keys;
 pub mod lease;
 pub mod leases;
+pub mod mode;
+pub mod mode_board;
 pub mod node;
 pub mod numbers;
 mod overflow;

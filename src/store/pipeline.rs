@@ -55,15 +55,7 @@ pub fn encode(
     call: ScriptCall,
 ) -> Vec<u8> {
     let mut pipeline = Vec::new();
-    if has_password(policy) {
-        let mut auth = Command::default();
-        auth.text("AUTH");
-        if !policy.username.is_empty() {
-            auth.text(&policy.username);
-        }
-        auth.text(&policy.password.0);
-        auth.write_to(&mut pipeline);
-    }
+    push_auth(policy, &mut pipeline);
     if call == ScriptCall::Load {
         let mut load = Command::default();
         load.text("SCRIPT");
@@ -113,9 +105,7 @@ fn read_all(
     call: ScriptCall,
     reader: &mut Reader<'_>,
 ) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-    if has_password(policy) {
-        read_auth(reader)?;
-    }
+    read_auth(policy, reader)?;
     let load_error = match call {
         ScriptCall::Cached => None,
         ScriptCall::Load => read_load(reader)?,
@@ -142,9 +132,26 @@ fn read_all(
     Ok(results)
 }
 
+/// Where there is a password, it comes first.
+pub(super) fn push_auth(policy: &StorePolicy, pipeline: &mut Vec<u8>) {
+    if !has_password(policy) {
+        return;
+    }
+    let mut auth = Command::default();
+    auth.text("AUTH");
+    if !policy.username.is_empty() {
+        auth.text(&policy.username);
+    }
+    auth.text(&policy.password.0);
+    auth.write_to(pipeline);
+}
+
 /// A store that wants another password, or none, is a mistake in the configuration. Its commands
 /// may have run all the same, but nothing is granted by them.
-fn read_auth(reader: &mut Reader<'_>) -> Result<(), StoreError> {
+pub(super) fn read_auth(policy: &StorePolicy, reader: &mut Reader<'_>) -> Result<(), StoreError> {
+    if !has_password(policy) {
+        return Ok(());
+    }
     match reader.reply()? {
         Reply::Simple(b"OK") => Ok(()),
         Reply::Error(line) => Err(match StoreError::of_reply(line) {

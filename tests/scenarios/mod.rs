@@ -18,6 +18,8 @@ pub mod client;
 pub mod identity;
 /// Scenarios about requests in flight.
 pub mod in_flight;
+/// Scenarios about the mode that operators set in the store.
+pub mod mode;
 /// Scenarios about limits on the node.
 pub mod node;
 /// Scenarios about limits in the store.

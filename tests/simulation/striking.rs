@@ -8,8 +8,9 @@ use crate::network::{CallEnd, evaluations};
 use crate::plan::{MILLI, SECOND};
 use crate::world::{Event, Fate, Sabotage, World};
 
-/// Calls that one worker may have under way, and decisions in one.
-const CALLS_MAX: usize = 8;
+/// Calls that one worker may have under way, eight with decisions and one about the mode; and decisions
+/// in one.
+const CALLS_MAX: usize = 9;
 const DECISIONS_MAX: usize = 256;
 
 impl World<'_> {

@@ -1,0 +1,152 @@
+//! Following the mode that operators set in the store.
+//!
+//! One worker of the node asks the store every three seconds, in a call of its own on which no request
+//! waits, and writes what it hears on the node's board. Every worker looks at the board among its
+//! chores. While the store's word stands, it is what counts; before and after, what is configured does.
+//!
+//! Not every VM of a host can call the store: the one of Envoy's main thread cannot. So those that have
+//! had an answer before come first, and after a failure others have the next turn.
+
+use super::worker::Worker;
+use crate::host::{CallId, Host, StoreCall};
+use crate::policy::{Mode, Policy};
+use crate::store::StoreError;
+use crate::store::mode::{self, Word};
+use crate::store::mode_board::ModeBoard;
+use crate::units::{Instant, Span};
+
+/// Time for an answer about the mode. No request waits for it, so it may take longer than
+/// `store.timeout`; and it is over long before the next question.
+const TIMEOUT: Span = Span::from_secs(1);
+
+/// How long a question waits for those who have had an answer before, until others may ask it.
+const LAG: Span = Span::from_millis(500);
+
+/// For how long a worker whose question failed leaves questions to others: longer than one turn.
+const SITS_OUT: Span = Span::from_secs(4);
+
+/// The mode that a worker's requests are decided by.
+#[derive(Debug)]
+pub(super) struct ModeInForce {
+    pub(super) in_force: Mode,
+    /// The mode that the gauge shows.
+    shown: Option<Mode>,
+    /// None without a store.
+    board: Option<ModeBoard>,
+    /// The latest question to the store.
+    asked: Option<CallId>,
+    /// Whether the store has ever answered this worker.
+    answered: bool,
+    sits_out_until: Instant,
+}
+
+impl ModeInForce {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let board = policy.store.as_ref().map(ModeBoard::new);
+        Self {
+            in_force: policy.mode,
+            shown: None,
+            board,
+            asked: None,
+            answered: false,
+            sits_out_until: Instant::ORIGIN,
+        }
+    }
+
+    /// Whether this mode is in force.
+    pub(super) fn is(&self, mode: Mode) -> bool {
+        self.in_force == mode
+    }
+
+    /// Whether the call was the question about the mode, which is answered now.
+    pub(super) fn takes(&mut self, call: CallId) -> bool {
+        self.asked.take_if(|asked| *asked == call).is_some()
+    }
+}
+
+impl Worker {
+    /// Does what the board says, and asks the store where it is this worker's turn.
+    pub(super) fn follow_mode(&mut self, host: &mut impl Host, now: Instant) {
+        let lag = if self.mode.answered { Span::ZERO } else { LAG };
+        let lag = Some(lag).filter(|_| self.mode.sits_out_until <= now);
+        let look = self.mode.board.as_ref().map(|board| board.look(host, lag, now));
+        let set = look.as_ref().and_then(|look| look.mode);
+        let mode = set.unwrap_or(self.policy.mode);
+        if self.mode.shown != Some(mode) {
+            self.mode.shown = Some(mode);
+            let number = match mode {
+                Mode::Off => 0,
+                Mode::Shadow => 1,
+                Mode::Enforce => 2,
+            };
+            host.record(self.metrics.mode(), number);
+        }
+        self.mode.in_force = mode;
+        let Some(look) = look else { return };
+        if look.ended {
+            tell(Word::Silent, Span::ZERO);
+        }
+        if !look.ask {
+            return;
+        }
+        if self.mode.asked.take().is_none() {
+            return self.ask_for_mode(host, now);
+        }
+        // The host has forgotten the last question, so another worker is to ask.
+        self.mode.answered = false;
+        self.on_mode_reply(host, Err(StoreError::Timeout), now);
+    }
+
+    /// The breaker does not matter: one question in three seconds is no burden, and no request waits.
+    fn ask_for_mode(&mut self, host: &mut impl Host, now: Instant) {
+        let Some(store) = &self.policy.store else { return };
+        let body = mode::encode(store);
+        let call = StoreCall { cluster: &store.cluster, body: &body, timeout: TIMEOUT };
+        match host.call_store(&call) {
+            Ok(call) => self.mode.asked = Some(call),
+            Err(error) => self.on_mode_reply(host, Err(error), now),
+        }
+    }
+
+    /// Writes what the store said on the board. Where it said nothing, its last word stands.
+    pub(super) fn on_mode_reply(
+        &mut self,
+        host: &mut impl Host,
+        body: Result<&[u8], StoreError>,
+        now: Instant,
+    ) {
+        let (Some(store), Some(board)) = (&self.policy.store, &self.mode.board) else { return };
+        let told = body.and_then(|body| mode::decode(store, body));
+        let read = told.ok().map(|(text, left)| (Word::read(text, !left.is_zero()), text, left));
+        let followed = read.map(|(word, ..)| word != Word::Ignored);
+        host.count(self.metrics.mode_reads(followed), 1);
+        let Some((_, text, left)) = read else {
+            self.mode.sits_out_until = now.plus(SITS_OUT);
+            if !self.mode.answered {
+                board.hand_over(host, now);
+            }
+            return;
+        };
+        self.mode.answered = true;
+        if let Some(news) = board.note(host, text, left, now) {
+            tell(news, left);
+        }
+        self.follow_mode(host, now);
+    }
+}
+
+/// One line of each node's log for each change.
+fn tell(word: Word<'_>, left: Span) {
+    match word {
+        Word::Set(_, text) => {
+            log::warn!("fairshare: the store sets the mode for {} s: {text}", left.as_secs_ceil());
+        }
+        Word::Silent => {
+            log::warn!("fairshare: the store sets no mode any more; the configured one holds");
+        }
+        Word::Ignored => log::warn!(
+            "fairshare: the mode in the store is ignored; it must expire, and read \
+             <off|shadow|enforce> by=<who> at=<when> reason=<text>"
+        ),
+    }
+}
