@@ -18,6 +18,9 @@ mod backends;
 /// Client libraries as they are used, with their own ways to retry.
 #[path = "e2e/clients.rs"]
 mod clients;
+/// What global limits admit under steady demand, and under many clients at once.
+#[path = "e2e/fleet.rs"]
+mod fleet;
 /// Where a request comes from, in every mode of Envoy.
 #[path = "e2e/forwarding.rs"]
 mod forwarding;
@@ -46,6 +49,9 @@ mod scenarios;
 /// Stores that are odd, slow or forgetful.
 #[path = "e2e/sick_store.rs"]
 mod sick_store;
+/// A store that is paused, killed, flushed and replaced under traffic.
+#[path = "e2e/store_troubles.rs"]
+mod store_troubles;
 mod support;
 
 use std::fs;
