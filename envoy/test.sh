@@ -2,6 +2,7 @@
 # Runs every check and test of the project, on a real Envoy and a real Redis. What is missing is fetched.
 #
 #   ./envoy/test.sh               everything
+#   ./envoy/test.sh supply-chain  licences, sources and advisories of all that is built here, by cargo-deny
 #   ./envoy/test.sh e2e [NAME…]   the end-to-end cases whose names contain one of NAME
 #   ./envoy/test.sh compat [ROW…] [NAME…]
 #                                 the same on every Envoy and every store, or on these rows of the table
@@ -21,7 +22,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MODULE_FLAGS=(--lib --no-default-features --target wasm32-wasip1)
 readonly PRUNE_FLAGS=(--manifest-path tools/prune/Cargo.toml --target-dir target/tools)
+readonly FUZZ_FLAGS=(--manifest-path fuzz/Cargo.toml --target-dir target/fuzz)
 readonly HOST_FLAGS=(--manifest-path tools/module-host/Cargo.toml --target-dir target/tools)
+readonly CARGO_DENY_VERSION=0.20.2
 summary=()
 failures=0
 last_status=0
@@ -33,6 +36,7 @@ check_format() {
   cargo fmt --check --manifest-path tools/prune/Cargo.toml
   cargo fmt --check --manifest-path tools/module-host/Cargo.toml
   cargo fmt --check --manifest-path tools/empty-plugin/Cargo.toml
+  cargo fmt --check --manifest-path fuzz/Cargo.toml
 }
 
 check_scripts() {
@@ -64,6 +68,12 @@ test_prune() {
 test_module() {
   cargo clippy --locked --release --all-targets "${HOST_FLAGS[@]}" -- -D warnings
   cargo test --locked --release "${HOST_FLAGS[@]}"
+}
+
+# The committed inputs through all fuzz targets; ./envoy/fuzz.sh looks for more.
+test_corpora() {
+  cargo clippy --locked --all-targets "${FUZZ_FLAGS[@]}" -- -D warnings
+  cargo test --locked "${FUZZ_FLAGS[@]}"
 }
 
 build_documentation() {
@@ -125,6 +135,31 @@ check_examples() {
 
 validate() {
   "$ENVOY_BIN" --mode validate --log-level warning -c "$1"
+}
+
+# What tests/supply_chain.rs cannot see: texts of licences, yanked packages, advisories.
+check_supply_chain() {
+  local manifest manifests=(Cargo.toml tools/*/Cargo.toml fuzz/Cargo.toml)
+  get_cargo_deny
+  for manifest in "${manifests[@]}"; do
+    echo "$manifest"
+    cargo deny --locked --manifest-path "$manifest" check --config "$PWD/deny.toml" licenses bans sources
+  done
+  if ! cargo deny fetch db >/dev/null 2>&1; then
+    note "the advisory database (github.com/rustsec/advisory-db) is out of reach, so no advisory was looked at"
+    return
+  fi
+  for manifest in "${manifests[@]}"; do
+    cargo deny --locked --manifest-path "$manifest" check --config "$PWD/deny.toml" advisories
+  done
+}
+
+get_cargo_deny() {
+  PATH=$PWD/$TOOLS_DIR/bin:$PATH
+  cargo deny --version >/dev/null 2>&1 && return
+  note "fetching cargo-deny $CARGO_DENY_VERSION from crates.io into $TOOLS_DIR, which takes minutes"
+  cargo install --quiet --locked --no-default-features --root "$TOOLS_DIR" --target-dir target/tools \
+    "cargo-deny@$CARGO_DENY_VERSION" || die "cargo could not install cargo-deny (see above): check the network"
 }
 
 # test_e2e [NAME...]
@@ -221,6 +256,7 @@ run_all() {
   step "scripts" check_scripts
   step "lints" lint_native
   step "unit and integration tests" test_native
+  step "fuzzing corpora" test_corpora
   step "documentation" build_documentation
   step "prune tool" test_prune
   step "module" ./wasm-build.sh
@@ -248,6 +284,9 @@ case ${1:-} in
   '')
     get_tools
     run_all
+    ;;
+  supply-chain)
+    step "supply chain" check_supply_chain
     ;;
   e2e)
     shift

@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 use std::iter::zip;
 
 use super::StoreError;
-use super::decision::{Answer, Decision, Grants, Operation, StoreCharge};
+use super::decision::{Answer, Decision, Grants, Operation, StoreCharge, Want};
 use super::resp::{Command, Reader, Reply};
 use super::script::{self, SCRIPT, SCRIPT_SHA1};
 use crate::limiter::Verdict;
@@ -185,7 +185,7 @@ fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> 
     let (first, rest) = integers.split_first().ok_or(StoreError::Malformed)?;
     match &decision.operation {
         Operation::Decide => decided(decision, boolean(first)?, rest),
-        Operation::Lease(_) => leased(decision, natural(first)?, rest),
+        Operation::Lease(wants) => leased(decision, wants, natural(first)?, rest),
         Operation::Return(_) if boolean(first)? && rest.is_empty() => {
             Ok(Answer { admitted: true, levels: Vec::new(), grants: None })
         }
@@ -211,9 +211,10 @@ fn decided(
     }
 }
 
-/// A lease grants at least the cost on every key, or nothing at all.
+/// A lease grants at least the cost on every key and at most what was wanted, or nothing at all.
 fn leased(
     decision: &Decision,
+    wants: &[Want],
     clock_us: u64,
     integers: &[Reply<'_>],
 ) -> Result<Answer, StoreError> {
@@ -225,6 +226,12 @@ fn leased(
     for (charge, [granted, rest @ ..]) in zip(&decision.charges, replies) {
         units.push(natural(granted)?);
         levels.push(verdict(charge, rest)?);
+    }
+    let most =
+        |charge: &StoreCharge, want: &Want| charge.cost.max(want.firm).saturating_add(want.ahead);
+    let mosts = zip(&decision.charges, wants).map(|(charge, want)| most(charge, want));
+    if zip(&units, mosts).any(|(units, most)| *units > most) {
+        return Err(StoreError::Malformed);
     }
     let costs = || decision.charges.iter().map(|charge| charge.cost);
     let admitted = zip(&units, costs()).all(|(units, cost)| *units >= cost);

@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that hold what was built or fetched.
-const NOT_OURS: [&str; 3] = [".git", ".tools", "target"];
+/// Directories that hold what was built, fetched or found.
+const NOT_OURS: [&str; 5] = [".git", ".tools", "artifacts", "corpus", "target"];
 
 /// A file and what stands in it.
 pub struct SourceFile {
@@ -52,7 +52,7 @@ pub fn everything() -> Vec<SourceFile> {
 
 /// Every Rust file of the repository.
 pub fn rust() -> Vec<SourceFile> {
-    let mut files = below(&["src", "tests", "tools", "examples", "benches"]);
+    let mut files = below(&["src", "tests", "tools", "examples", "benches", "fuzz"]);
     files.retain(|file| file.path.ends_with(".rs"));
     files
 }

@@ -194,6 +194,24 @@ fn bodies() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(token, 0..12).prop_map(|tokens| tokens.concat())
 }
 
+#[test]
+fn a_store_cannot_give_more_than_was_wanted() {
+    let wants = vec![Want { firm: 3, ahead: 4 }];
+    let lease = Decision { operation: Operation::Lease(wants), ..shared() };
+    let granted = |units: u64| {
+        let body = format!("*6\r\n:9\r\n:{units}\r\n:1\r\n:4\r\n:0\r\n:1000000\r\n");
+        let mut answers = decode(
+            &policy("", ""),
+            std::slice::from_ref(&lease),
+            ScriptCall::Cached,
+            body.as_bytes(),
+        );
+        answers.remove(0).map(|answer| answer.grants.unwrap().units[0])
+    };
+    assert_eq!(granted(7), Ok(7));
+    assert_eq!(granted(8), Err(StoreError::Malformed));
+}
+
 proptest! {
     /// Goal: whatever comes back, there is one result for each decision, and a grant only where the
     /// body holds a whole admitted answer for it.
