@@ -10,7 +10,12 @@ const RATELIMIT_API: &str = "type.googleapis.com/envoy.extensions.filters.http";
 
 /// The module under test, with this plugin JSON.
 pub(crate) fn fairshare(plugin: &Value) -> Value {
-    wasm("fairshare", tools::module(), &plugin.to_string())
+    fairshare_of(tools::module(), plugin)
+}
+
+/// Another build of it.
+pub(crate) fn fairshare_of(module: &Path, plugin: &Value) -> Value {
+    wasm("fairshare", module, &plugin.to_string())
 }
 
 /// A module that does nothing, as the SDK builds it.

@@ -169,6 +169,13 @@ pub(crate) const KEYS: &[Key] = &[
         Told,
         "CPU per request: HAProxy with a stick table ÷ without",
     ),
+    key(
+        "local_cpu_vs_baseline",
+        Told,
+        "CPU per request, full policy on the node: this build ÷ the one that FAIRSHARE_BASELINE_WASM names",
+    ),
+    key("leased_cpu_vs_baseline", Told, "the same, leased"),
+    key("refused_cpu_vs_baseline", Told, "the same, nearly everything refused"),
 ];
 
 /// The key of this name.

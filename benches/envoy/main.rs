@@ -44,7 +44,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use keys::KEYS;
-use measure::{local, neighbours, remote, scale, start, sweeps, windows};
+use measure::{builds, local, neighbours, remote, scale, start, sweeps, windows};
 use report::Report;
 use rounds::Plan;
 use support::tools;
@@ -53,6 +53,10 @@ use support::tools;
 type Group = (fn(Plan, &mut Report), &'static [&'static str]);
 
 const GROUPS: &[Group] = &[
+    (
+        builds::builds,
+        &["local_cpu_vs_baseline", "leased_cpu_vs_baseline", "refused_cpu_vs_baseline"],
+    ),
     (
         local::admitted,
         &[

@@ -32,6 +32,8 @@ type Drive = Box<dyn FnMut(Duration) -> Tally>;
 pub(crate) struct Round {
     pub(crate) tally: Tally,
     pub(crate) cpu_ns: u64,
+    /// What this process used meanwhile: the load generator, and the rate limit service.
+    generator_ns: u64,
 }
 
 /// All rounds of all variants.
@@ -95,9 +97,12 @@ impl Variant {
     }
 
     fn slice(&mut self, time: Duration) -> Round {
-        let before = self.cpu_ns();
+        let this = std::process::id();
+        let before = (self.cpu_ns(), machine::process_cpu_ns(this));
         let tally = (self.drive)(time);
-        Round { cpu_ns: self.cpu_ns() - before, tally }
+        // Threads of a paced slice are gone with what they used.
+        let generator_ns = machine::process_cpu_ns(this).saturating_sub(before.1);
+        Round { cpu_ns: self.cpu_ns() - before.0, tally, generator_ns }
     }
 
     fn cpu_ns(&self) -> u64 {
@@ -112,9 +117,14 @@ impl Round {
         self.cpu_ns as f64 / 1000.0 / self.tally.requests() as f64
     }
 
+    pub(crate) fn generator_us(&self) -> f64 {
+        self.generator_ns as f64 / 1000.0 / self.tally.requests() as f64
+    }
+
     fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
         self.cpu_ns += other.cpu_ns;
+        self.generator_ns += other.generator_ns;
     }
 }
 

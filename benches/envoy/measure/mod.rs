@@ -1,5 +1,7 @@
 //! What is measured, each with the Envoys that it needs.
 
+/// The module against another build of it.
+pub(crate) mod builds;
 /// Filters that decide in the proxy, against each other.
 pub(crate) mod local;
 /// nginx and HAProxy, with and without their limiters.

@@ -138,7 +138,7 @@ pub(crate) fn envoys(plan: Plan, report: &mut Report) {
         let fleet = &proxies[..usize::try_from(count).expect("few Envoys")];
         let ports: Vec<u16> = fleet.iter().map(Proxy::port).collect();
         let pids = fleet.iter().map(Proxy::id).collect();
-        let load = Load::connect(&ports, CONNECTIONS, requests_of("acme"));
+        let load = Load::connect(&ports, fleet.len() * CONNECTIONS, requests_of("acme"));
         Variant::new(point(NAME, count), load, pids)
     };
     let mut variants = counts.map(variant);
