@@ -109,7 +109,7 @@ const CALM_WITHIN: Duration = Duration::from_secs(60);
 const CALM_WITHIN_QUICK: Duration = Duration::from_secs(5);
 
 /// After this nothing more is begun with `--quick`; what has begun still takes up to half a minute.
-const QUICK_LASTS: Duration = Duration::from_secs(145);
+const QUICK_LASTS: Duration = Duration::from_secs(130);
 
 fn main() {
     check();

@@ -50,8 +50,8 @@ struct Answers {
 /// Two Envoys, one Redis, demand that never lets up, times as the clients see them.
 pub(crate) fn windows(plan: Plan, report: &mut Report) {
     eprintln!("Windows, over two Envoys");
-    let rounds: u32 = if plan.quick { 7 } else { 15 };
-    let round = WINDOW * if plan.quick { 2 } else { 4 };
+    let (rounds, windows) = if plan.quick { (7, 2) } else { (15, 4) };
+    let round = WINDOW * windows;
     let redis = Redis::start();
     let setup = Setup::new(vec![fairshare(&policy())]).redis(redis.socket());
     let directory = TempDir::new("clock");
@@ -63,29 +63,25 @@ pub(crate) fn windows(plan: Plan, report: &mut Report) {
     let ahead = Setup { wrapper: clock.unwrap_or_default(), ..setup.clone() };
     let proxies = [setup.start(), ahead.start()];
     let start = Instant::now();
-    let end = start + WINDOW + round * rounds + WINDOW;
+    let end = start + round * rounds + WINDOW;
     let budgets = demand(&proxies, end);
     proxies.iter().for_each(Proxy::expect_no_trap);
-    // The first window, in which everything is still free, is counted to none.
-    let starts = (0..rounds).map(|number| start + WINDOW + round * number);
-    let (mut worst, mut used) = (Vec::new(), Vec::new());
-    for from in starts {
-        let over = |budget: &Budget| budget.worst_window(from, from + round) as f64 / LIMIT as f64;
-        worst.push(budgets.iter().map(over).fold(0.0, f64::max));
-        let due = LIMIT as f64 * round.as_secs_f64() / WINDOW.as_secs_f64();
-        let share = |budget: &Budget| budget.count(from, from + round) as f64 / due;
-        used.push(budgets.iter().map(share).fold(f64::MAX, f64::min));
-    }
-    report.figure("window_overshoot_max", Figure::of(&worst));
-    report.figure("window_utilisation_min", Figure::of(&used));
-    let whole = |budget: &Budget| {
-        let (from, to) = (start + WINDOW, start + WINDOW + round * rounds);
-        let due = LIMIT as f64 * (to - from).as_secs_f64() / WINDOW.as_secs_f64();
-        let used = budget.count(from, to) as f64 / due * 100.0;
-        let worst = budget.worst_window(start, end);
-        format!("{} {worst} of {LIMIT}, {used:.1} % used", budget.scope)
+    let over = |number: u32| {
+        let from = start + round * number;
+        let worst = |budget: &Budget| budget.worst_window(from, from + round);
+        budgets.iter().map(worst).max().unwrap_or(0) as f64 / LIMIT as f64
     };
-    let whole: Vec<String> = budgets.iter().map(whole).collect();
+    report.figure("window_overshoot_max", Figure::of(&(0..rounds).map(over).collect::<Vec<_>>()));
+    let used: Vec<Vec<f64>> = budgets.iter().map(|budget| budget.utilisation(windows)).collect();
+    let complete = used.iter().map(Vec::len).min().unwrap_or(0);
+    let least = (0..complete).map(|round| used.iter().map(|used| used[round]).fold(1.0, f64::min));
+    report.figure("window_utilisation_min", Figure::of(&least.collect::<Vec<_>>()));
+    let whole = |(budget, used): (&Budget, &Vec<f64>)| {
+        let percent = used.iter().sum::<f64>() / used.len() as f64 * 100.0;
+        let worst = budget.worst_window(start, end);
+        format!("{} {worst} of {LIMIT}, {percent:.1} % used", budget.scope)
+    };
+    let whole: Vec<String> = budgets.iter().zip(&used).map(whole).collect();
     let unavailable: usize = budgets.iter().map(|budget| budget.unavailable).sum();
     report.note(format!("The worst window of each budget: {}.", whole.join("; ")));
     report.note(format!("{unavailable} answers said that the store was out of reach."));
@@ -173,9 +169,17 @@ impl Budget {
         self
     }
 
-    /// Admissions whose answers came within this time.
-    fn count(&self, from: Instant, to: Instant) -> usize {
-        self.admissions.iter().filter(|(_, got)| (from..to).contains(got)).count()
+    /// How much of the limit was used, in parts of so many windows' worth of admissions each: the time
+    /// that the limit asks for by the time that it took until the next one. Admissions come in bursts,
+    /// and time that is cut at fixed points would hold one more or one less of them.
+    fn utilisation(&self, windows: u32) -> Vec<f64> {
+        let part = usize::try_from(u64::from(windows) * LIMIT).expect("few admissions");
+        let mut answers: Vec<Instant> = self.admissions.iter().map(|(_, got)| *got).collect();
+        answers.sort_unstable();
+        let starts: Vec<Instant> = answers.into_iter().step_by(part).collect();
+        let took = |pair: &[Instant]| pair[1].duration_since(pair[0]).as_secs_f64();
+        let due = (WINDOW * windows).as_secs_f64();
+        starts.windows(2).map(|pair| due / took(pair)).collect()
     }
 
     /// The most admissions that certainly lie within one window that starts within this time: sent
