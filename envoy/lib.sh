@@ -121,6 +121,21 @@ get_openssl() {
     die "openssl is missing and could not be installed: install it as root (apt-get install openssl)"
 }
 
+# Sets VALGRIND_BIN, which counts instructions: as it is set, else from PATH, else from the
+# distribution's package.
+get_valgrind() {
+  if [ -n "${VALGRIND_BIN:-}" ]; then
+    [ -x "$VALGRIND_BIN" ] || die "VALGRIND_BIN names $VALGRIND_BIN, which is no program: correct it, or unset it"
+  elif ! VALGRIND_BIN=$(command -v valgrind); then
+    note "Valgrind is not here: installing the package valgrind"
+    apt_install valgrind ||
+      die "valgrind is missing and could not be installed: install it as root (apt-get install valgrind), or set VALGRIND_BIN"
+    VALGRIND_BIN=$(command -v valgrind) ||
+      die "the package valgrind was installed, but brought no valgrind on PATH: set VALGRIND_BIN"
+  fi
+  export VALGRIND_BIN
+}
+
 # Installs a Debian package; fails where this is not Debian's family or the user is not root.
 apt_install() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 1

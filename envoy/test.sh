@@ -241,6 +241,7 @@ get_tools() {
   get_redis
   get_valkey
   get_openssl
+  get_valgrind
   get_clients
 }
 

@@ -179,6 +179,12 @@ impl Worker {
         fields
     }
 
+    /// Whether the end of a request is still awaited. No other one needs [`on_end`](Self::on_end).
+    #[must_use]
+    pub fn awaits_end(&self, stream: StreamId) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
     /// The request is over, in whatever way.
     pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
         match self.streams.remove(&stream) {

@@ -130,7 +130,9 @@ impl Vm {
     /// The host deletes a context. It does so with every request, however that ended, so this is the
     /// one place where a request is let go.
     pub(super) fn delete(&mut self, context: u32) {
-        if let Some(Plugin { worker, host }) = self.plugin_of(context) {
+        if let Some(Plugin { worker, host }) = self.plugin_of(context)
+            && worker.awaits_end(StreamId(context))
+        {
             worker.on_end(host, StreamId(context), now());
         }
         if self.streams.remove(&context).is_none() {

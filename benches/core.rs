@@ -1,0 +1,160 @@
+//! What the parts of a request take, natively: `cargo bench --bench core`.
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    reason = "no part of the filter"
+)]
+
+mod host;
+
+use divan::{Bencher, black_box};
+use fairshare::config;
+use fairshare::limiter::{Quota, WindowQuota};
+use fairshare::policy::{Attributes, Charge, HeaderMap, Level, LimitId, Policy, RequestView};
+use fairshare::store::leases::Leases;
+use fairshare::store::node::NodeStore;
+use fairshare::store::slab::{Fingerprint, Slot};
+use fairshare::units::{Instant, Span};
+use host::{Bench, FULL, PlainHost, headers, many_limits, policy};
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+const TIGHT: &str = r#"{"limits": [{"name": "dns", "tenant": {"requests": 5, "window": "1h"}}]}"#;
+
+fn main() {
+    divan::main();
+}
+
+/// A whole request, with all that the worker does for it.
+mod request {
+    use super::*;
+
+    #[divan::bench]
+    fn hot(bencher: Bencher<'_, '_>) {
+        repeat(bencher, FULL, 1);
+    }
+
+    /// Of ever other tenants, one after the other.
+    #[divan::bench(args = [1, 1_000, 1_000_000])]
+    fn tenants(bencher: Bencher<'_, '_>, tenants: usize) {
+        repeat(bencher, FULL, tenants);
+    }
+
+    #[divan::bench(args = [1, 4, 32])]
+    fn matching_limits(bencher: Bencher<'_, '_>, limits: usize) {
+        repeat(bencher, &many_limits(limits), 1);
+    }
+
+    #[divan::bench]
+    fn refused(bencher: Bencher<'_, '_>) {
+        repeat(bencher, TIGHT, 1);
+    }
+
+    fn repeat(bencher: Bencher<'_, '_>, plugin: &str, tenants: usize) {
+        let (mut bench, mut next) = (Bench::new(plugin), 0);
+        let one = headers("acme");
+        bencher.bench_local(|| {
+            next = (next + 1) % tenants;
+            match next {
+                0 => bench.request(&one),
+                _ => bench.request(&headers(&format!("t{next}"))),
+            }
+        });
+    }
+}
+
+/// Reading: the headers, the identity, the limits that match; and the configuration.
+mod parse {
+    use super::*;
+
+    #[divan::bench]
+    fn request(bencher: Bencher<'_, '_>) {
+        let bytes = headers("acme");
+        bencher.bench_local(|| view(black_box(&bytes)).path().len());
+    }
+
+    #[divan::bench]
+    fn identity(bencher: Bencher<'_, '_>) {
+        let (policy, bytes) = (policy(FULL), headers("acme"));
+        let view = view(&bytes);
+        bencher.bench_local(|| policy.identity.identify(black_box(&view), None).is_ok());
+    }
+
+    #[divan::bench(args = [1, 32])]
+    fn plan(bencher: Bencher<'_, '_>, limits: usize) {
+        let (policy, bytes) = (policy(&many_limits(limits)), headers("acme"));
+        let view = view(&bytes);
+        let identity = policy.identity.identify(&view, None).unwrap();
+        bencher.bench_local(|| policy.plan(black_box(&view), &identity).node.len());
+    }
+
+    #[divan::bench(args = [1, 32])]
+    fn configuration(bencher: Bencher<'_, '_>, limits: usize) {
+        let document = many_limits(limits);
+        let parse =
+            || config::parse(black_box(document.as_bytes())).map(|p: Policy| p.limits.len());
+        bencher.bench_local(parse);
+    }
+
+    fn view(bytes: &[u8]) -> RequestView<'_> {
+        RequestView::new(HeaderMap::new(bytes), &Attributes::NONE)
+    }
+}
+
+/// The node's usage: charged in shared data, and from what was drawn.
+mod node {
+    use super::*;
+
+    #[divan::bench]
+    fn charged_one_by_one(bencher: Bencher<'_, '_>) {
+        decide(bencher, 1000);
+    }
+
+    #[divan::bench]
+    fn drawn_ahead(bencher: Bencher<'_, '_>) {
+        decide(bencher, 1_000_000_000);
+    }
+
+    fn decide(bencher: Bencher<'_, '_>, requests: u64) {
+        let (mut node, mut host, mut now) = (NodeStore::new("bench", 7), PlainHost::default(), NOW);
+        let charge = charge(requests, Span::from_secs(1));
+        bencher.bench_local(|| {
+            now = now.plus(Span::from_micros(1100));
+            node.decide(&mut host, std::slice::from_ref(&charge), now).admitted
+        });
+    }
+}
+
+/// A slot of the slab with so many tenants in it, read and written for one of them.
+#[divan::bench(args = [1, 10, 40])]
+fn slab(bencher: Bencher<'_, '_>, tenants: u64) {
+    let (mut node, mut host) = (NodeStore::new("bench", 7), PlainHost::default());
+    node.decide(&mut host, &[charge(1000, Span::from_secs(60))], NOW);
+    let record =
+        Slot::decode(&host.value("fairshare/1/bench/s")).unwrap().record(Fingerprint::ONLY, NOW);
+    let mut slot = Slot::default();
+    for tenant in 0..tenants {
+        slot.put(Fingerprint::new(tenant + 10), &record, NOW);
+    }
+    let bytes = slot.encode();
+    bencher.bench_local(|| {
+        let mut slot = Slot::decode(black_box(&bytes)).unwrap();
+        let record = slot.record(Fingerprint::new(10), NOW);
+        slot.put(Fingerprint::new(10), &record, NOW);
+        slot.encode().len()
+    });
+}
+
+/// A request at a global limit, from units of a lease.
+#[divan::bench]
+fn lease(bencher: Bencher<'_, '_>) {
+    let (mut leases, charge) = (Leases::new(7), charge(1000, Span::from_secs(1)));
+    let told = fairshare::limiter::Verdict::refusal(&charge.quota);
+    leases.take(&charge, (1_000_000, 1), told, NOW, NOW);
+    bencher.bench_local(|| leases.decide(std::slice::from_ref(black_box(&charge)), NOW));
+}
+
+fn charge(requests: u64, window: Span) -> Charge {
+    let quota = Quota::Window(WindowQuota { requests, window });
+    Charge { place: 0, id: LimitId::of("dns"), level: Level::Shared, subject: None, quota, cost: 1 }
+}
