@@ -2,8 +2,8 @@
 # Looks for inputs that break what must hold, target by target, and says how many were tried.
 #
 #   ./envoy/fuzz.sh [--minutes N] [TARGET...]   N minutes for each target (10)
-#   ./envoy/fuzz.sh --minimise [TARGET...]      what was found so far, at most 40 kB for each target,
-#                                               becomes the committed corpus
+#   ./envoy/fuzz.sh --minimise [TARGET...]      what was found so far, at most 150 inputs and 40 kB
+#                                               for each target, becomes the committed corpus
 #
 # Targets are the names in fuzz/fuzz_targets. What breaks one is left in fuzz/artifacts: put it into
 # fuzz/corpus once it is mended. Gets cargo-fuzz from crates.io into .tools where it is missing. Needs
@@ -17,7 +17,7 @@ readonly CARGO_FUZZ_VERSION=0.13.2
 readonly FLAGS=(--features engine --sanitizer none --target-dir "$PWD/target/fuzz")
 # What was found, apart from the committed corpus.
 readonly FOUND=target/fuzz/found
-readonly CORPUS_BYTES_MAX=40000
+readonly CORPUS_BYTES_MAX=40000 CORPUS_INPUTS_MAX=150
 minutes=10
 minimise=
 targets=()
@@ -66,17 +66,19 @@ fuzz() {
 
 # minimise TARGET: the smallest inputs of those found that reach something new.
 minimise() {
-  local target=$1 merged bytes=0 size
+  local target=$1 merged bytes=0 size name step
   merged=$(mktemp -d)
   (cd fuzz && cargo fuzz run "${FLAGS[@]}" "$target" "$merged" "../$FOUND/$target" "corpus/$target" -- \
     -merge=1 -max_len=4096 >/dev/null 2>&1)
+  # Of too many, short and long ones alike.
+  step=$((($(find "$merged" -type f | wc -l) + CORPUS_INPUTS_MAX - 1) / CORPUS_INPUTS_MAX))
   rm -rf "fuzz/corpus/$target"
   mkdir -p "fuzz/corpus/$target"
   while read -r size name; do
     bytes=$((bytes + size))
     [ "$bytes" -le "$CORPUS_BYTES_MAX" ] || break
     cp "$merged/$name" "fuzz/corpus/$target/$name"
-  done < <(cd "$merged" && stat -c '%s %n' -- * | sort -n)
+  done < <(cd "$merged" && stat -c '%s %n' -- * | sort -n | awk -v "step=$step" 'NR % step == 0')
   rm -rf "$merged"
   printf '%-16s %s inputs\n' "$target" "$(find "fuzz/corpus/$target" -type f | wc -l)"
 }

@@ -143,14 +143,14 @@ check_supply_chain() {
   get_cargo_deny
   for manifest in "${manifests[@]}"; do
     echo "$manifest"
-    cargo deny --locked --manifest-path "$manifest" check --config "$PWD/deny.toml" licenses bans sources
+    cargo deny --locked --manifest-path "$manifest" check licenses bans sources
   done
   if ! cargo deny fetch db >/dev/null 2>&1; then
     note "the advisory database (github.com/rustsec/advisory-db) is out of reach, so no advisory was looked at"
     return
   fi
   for manifest in "${manifests[@]}"; do
-    cargo deny --locked --manifest-path "$manifest" check --config "$PWD/deny.toml" advisories
+    cargo deny --locked --manifest-path "$manifest" check advisories
   done
 }
 
@@ -158,7 +158,7 @@ get_cargo_deny() {
   PATH=$PWD/$TOOLS_DIR/bin:$PATH
   cargo deny --version >/dev/null 2>&1 && return
   note "fetching cargo-deny $CARGO_DENY_VERSION from crates.io into $TOOLS_DIR, which takes minutes"
-  cargo install --quiet --locked --no-default-features --root "$TOOLS_DIR" --target-dir target/tools \
+  cargo install --quiet --locked --root "$TOOLS_DIR" --target-dir target/tools \
     "cargo-deny@$CARGO_DENY_VERSION" || die "cargo could not install cargo-deny (see above): check the network"
 }
 

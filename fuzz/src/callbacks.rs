@@ -15,7 +15,7 @@ use crate::policies::policy;
 use crate::store;
 
 /// The most callbacks of a run, so that long inputs are no slower than they are useful.
-const STEPS_MAX: usize = 300;
+const STEPS_MAX: usize = 150;
 
 /// Requests that the host lets go or answers in one callback run nested in one another.
 const OUTCOMES_MAX: usize = 64;
@@ -255,7 +255,7 @@ impl Run {
         }
         let end = self.now.plus(REST);
         while self.now < end {
-            self.tick(Span::from_millis(500));
+            self.tick(Span::from_secs(1));
         }
         let names = self.worker.metrics().names();
         let gauge = names.iter().position(|name| name == "fairshare_in_flight");

@@ -8,6 +8,11 @@ pub const NODE: &str = r#"{
   }]
 }"#;
 
+/// A level on the node that is large enough for workers to draw units ahead of need.
+pub const LARGE: &str = r#"{
+  "limits": [{"name": "api", "tenant": {"rate": 20000, "per": "1s", "burst": 40000}}]
+}"#;
+
 /// A shared and a tenant level of the fleet, by leases.
 pub const LEASED: &str = r#"{
   "limits": [{
@@ -45,5 +50,5 @@ pub const EVERYTHING: &str = r#"{
   "headers": {"rate_limit": "always"}
 }"#;
 
-/// All of them.
+/// Those that take the most ways through the module.
 pub const ALL: [&str; 3] = [NODE, LEASED, EVERYTHING];

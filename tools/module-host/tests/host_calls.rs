@@ -52,6 +52,29 @@ fn a_request_that_the_node_admits() {
     assert_eq!(lines(&calls), expected);
 }
 
+/// At a busy level, most requests spend what the worker has drawn, and the store of the node is not
+/// asked. A request every 50 microseconds is half of what the level admits.
+#[test]
+fn requests_that_spend_what_was_drawn() {
+    const REQUESTS: usize = 100;
+    let mut proxy = proxy(documents::LARGE);
+    let mut requests = |count| {
+        proxy.vm.machine_mut().take_called();
+        for _ in 0..count {
+            proxy.vm.machine_mut().now += 50_000;
+            let (stream, _) = proxy.request().unwrap();
+            proxy.response(stream).unwrap();
+            proxy.end(stream).unwrap();
+        }
+        proxy.vm.machine_mut().take_called()
+    };
+    requests(REQUESTS);
+    let calls = requests(REQUESTS);
+    assert_eq!(calls["proxy_increment_metric"], REQUESTS);
+    let (reads, writes) = (calls["proxy_get_shared_data"], calls["proxy_set_shared_data"]);
+    assert!(reads <= REQUESTS / 10 && writes <= REQUESTS / 10, "{reads} reads, {writes} writes");
+}
+
 #[test]
 fn a_request_that_the_node_refuses() {
     let mut proxy = proxy(documents::NODE);
