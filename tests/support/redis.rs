@@ -98,11 +98,16 @@ impl Redis {
         self.process.log()
     }
 
-    /// Sends `bytes` on a connection of their own, closes its sending half, and reads to the end.
-    pub fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut stream = UnixStream::connect(&self.socket).expect("a connection to Redis");
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).expect("a connection to Redis");
         stream.set_read_timeout(Some(ANSWER_WITHIN)).expect("a timeout");
         stream.set_write_timeout(Some(ANSWER_WITHIN)).expect("a timeout");
+        stream
+    }
+
+    /// Sends `bytes` on a connection of their own, closes its sending half, and reads to the end.
+    pub fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
         stream.write_all(bytes).expect("writing to Redis");
         stream.shutdown(Shutdown::Write).expect("half-closing");
         let mut replies = Vec::new();
@@ -110,19 +115,30 @@ impl Redis {
         replies
     }
 
-    /// Runs one command.
+    /// Runs one command. Unlike an exchange it keeps the connection open until the reply is there: a
+    /// newer Redis flushes in the background, and forgets clients that are gone by then.
     pub fn run(&self, arguments: &[&str]) -> Value {
         let login = self.login.as_ref().map(|(user, password)| command(&["AUTH", user, password]));
-        let mut commands = login.unwrap_or_default();
-        commands.extend(command(arguments));
-        let replies = self.exchange(&commands);
-        let mut rest = replies.as_slice();
-        if self.login.is_some() {
-            assert_eq!(read(&mut rest), Some(Value::Text("OK".to_owned())), "logging in");
+        let mut stream = self.connect();
+        let mut reply_to = |command: &[u8]| {
+            stream.write_all(command).expect("writing to Redis");
+            let mut bytes = Vec::new();
+            loop {
+                let mut rest = bytes.as_slice();
+                if let Some(value) = read(&mut rest) {
+                    assert!(rest.is_empty(), "more than one reply: {}", bytes.escape_ascii());
+                    return value;
+                }
+                let mut chunk = [0; 4096];
+                let length = stream.read(&mut chunk).expect("reading from Redis");
+                assert!(length > 0, "not a whole reply: {}", bytes.escape_ascii());
+                bytes.extend(&chunk[..length]);
+            }
+        };
+        if let Some(login) = login {
+            assert_eq!(reply_to(&login), Value::Text("OK".to_owned()), "logging in");
         }
-        let value = read(&mut rest).expect("a whole reply");
-        assert!(rest.is_empty(), "more than one reply: {}", replies.escape_ascii());
-        value
+        reply_to(&command(arguments))
     }
 
     /// The text under a key.
