@@ -25,6 +25,9 @@ pub struct WakeFailure;
 pub struct StoreCall<'a> {
     /// The cluster that leads to it.
     pub cluster: &'a str,
+    /// The node of a Redis Cluster that it is for, as `<address>:<port>`; none for whichever the
+    /// cluster leads to.
+    pub node: Option<&'a str>,
     /// The commands.
     pub body: &'a [u8],
     /// The time after which the host gives up. At least one millisecond.

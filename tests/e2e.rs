@@ -18,6 +18,9 @@ mod backends;
 /// Client libraries as they are used, with their own ways to retry.
 #[path = "e2e/clients.rs"]
 mod clients;
+/// A Redis Cluster whose shards fail over while traffic flows.
+#[path = "e2e/cluster.rs"]
+mod cluster;
 /// What global limits admit under steady demand, and under many clients at once.
 #[path = "e2e/fleet.rs"]
 mod fleet;

@@ -41,7 +41,7 @@ mod redis;
 mod tools;
 
 use fairshare::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
-use fairshare::policy::{Level, Secret, StorePolicy};
+use fairshare::policy::{Level, Secret, StorePolicy, Topology};
 use fairshare::store::{
     Answer, DECISIONS_MAX, Decision, SCRIPT, SCRIPT_SHA1, ScriptCall, StoreCharge, StoreError,
     decode, encode, key, pipeline_len,
@@ -143,6 +143,7 @@ fn policy() -> StorePolicy {
         key_prefix: "f".to_owned(),
         username: String::new(),
         password: Secret::default(),
+        topology: Topology::Single,
     }
 }
 
@@ -159,5 +160,5 @@ fn charge(key: &str, quota: Quota, cost: u64) -> StoreCharge {
 }
 
 fn ask(charges: &[StoreCharge]) -> Decision {
-    Decision { operation: fairshare::store::Operation::Decide, charges: charges.to_vec() }
+    Decision { group: 0, operation: fairshare::store::Operation::Decide, charges: charges.to_vec() }
 }

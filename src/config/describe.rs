@@ -7,7 +7,7 @@ use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{
     AuthFailures, Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels,
     Limit, Matcher, Missing, MissingCredential, Mode, OnStoreError, Policy, RateLimitHeaders,
-    Scope, StorePolicy, TenantSource,
+    Scope, StorePolicy, TenantSource, Topology,
 };
 
 /// The policy in plain words, several lines of them. Shows no secret.
@@ -217,7 +217,11 @@ fn percent(ppm: u64) -> String {
 fn write_store(text: &mut String, store: Option<&StorePolicy>) -> fmt::Result {
     let Some(store) = store else { return writeln!(text, "store: none") };
     let given = |given: bool| if given { "set" } else { "none" };
-    writeln!(text, "store: cluster {:?}, one primary", store.cluster)?;
+    let nodes = match store.topology {
+        Topology::Single => "one primary",
+        Topology::Cluster => "a Redis Cluster",
+    };
+    writeln!(text, "store: cluster {:?}, {nodes}", store.cluster)?;
     writeln!(text, "  timeout: {}", store.timeout)?;
     writeln!(text, "  keys begin with: {}", store.key_prefix)?;
     match store.username.as_str() {

@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::names;
 use super::reader::{Node, choose};
-use crate::policy::{Secret, StorePolicy};
+use crate::policy::{Secret, StorePolicy, Topology};
 use crate::units::Span;
 
 /// A healthy store on the same network answers in a few milliseconds; beyond this a request is
@@ -36,15 +36,16 @@ pub(super) fn read(section: &Node<'_>) -> Option<StorePolicy> {
         let fault = Fault::new("does nothing without a password", "add \"password\", or remove it");
         fields.fail("username", fault);
     }
-    if let Some(node) = fields.get("topology") {
-        node.text(check_topology);
-    }
+    let topologies = [("single", Topology::Single), ("cluster", Topology::Cluster)];
+    let topology =
+        fields.get("topology").and_then(|node| node.text(|text| choose(text, &topologies)));
     Some(StorePolicy {
         cluster: cluster?.to_owned(),
         timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
         key_prefix: key_prefix.unwrap_or(DEFAULT_KEY_PREFIX).to_owned(),
         username: username.to_owned(),
         password: Secret(password.flatten().unwrap_or_default().to_owned()),
+        topology: topology.unwrap_or(Topology::Single),
     })
 }
 
@@ -56,13 +57,4 @@ fn read_timeout(node: &Node<'_>) -> Option<Span> {
         node.fail(Fault::new(rule, "write one, as in \"50ms\""));
     }
     Some(timeout)
-}
-
-/// One node, or a primary that a cluster of Envoy finds, is the only topology so far.
-fn check_topology(text: &str) -> Result<(), Fault> {
-    if text == "cluster" {
-        let rule = "is not part of this version, which speaks to one primary";
-        return Err(Fault::new(rule, "write \"single\", or remove it"));
-    }
-    choose(text, &[("single", ())])
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Refusal;
-use super::group_commit::{Asker, Delivery};
+use super::group_commit::{Delivery, Unanswered};
 use super::judgement::{Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
@@ -12,7 +12,7 @@ use crate::policy::{Charge, OnStoreError, Plan, Subject};
 use crate::store::lease::Spend;
 use crate::store::leases::LeaseOutcome;
 use crate::store::node::NodeOutcome;
-use crate::store::{Answer, Decision, StoreError};
+use crate::store::{Answer, StoreError};
 use crate::units::{Instant, Span};
 
 /// A request whose global limits are being decided. It holds nothing of the node's meanwhile: what
@@ -29,8 +29,19 @@ pub(super) struct Waiting {
     /// What is to be spent from leases, and what those said once it is spent.
     leased: Vec<Charge>,
     spent: Option<(Vec<Judgement>, Vec<Spend>)>,
-    /// What the store is asked about.
+    /// What the store is asked about, one group of keys after the other, and what it has charged.
     strict: Vec<Charge>,
+    charged: Vec<Charged>,
+    /// What it was asked about, or should have been, without an answer.
+    unanswered: Vec<Charge>,
+}
+
+/// What the store has charged for a request, all of one group of keys.
+#[derive(Debug)]
+struct Charged {
+    charges: Rc<[Charge]>,
+    granted_at_us: u64,
+    judgements: Vec<Judgement>,
 }
 
 /// A request that is to be decided.
@@ -69,6 +80,8 @@ impl Worker {
             leased,
             spent: None,
             strict,
+            charged: Vec::new(),
+            unanswered: Vec::new(),
         };
         self.advance(host, waiting, now).unwrap_or(Step::Pause)
     }
@@ -82,7 +95,7 @@ impl Worker {
         now: Instant,
     ) -> Option<Step> {
         let stream = waiting.request.stream;
-        if waiting.spent.is_none() && !waiting.leased.is_empty() {
+        while waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
                 LeaseOutcome::Admitted(verdicts, spends) => {
                     waiting.spent = Some((judge(&waiting.leased, &verdicts), spends));
@@ -92,49 +105,79 @@ impl Worker {
                     let judgements = judge(&waiting.leased, &verdicts);
                     return Some(self.refused(host, waiting, judgements, now));
                 }
+                LeaseOutcome::Short(_) if waiting.deadline <= now => {
+                    self.give_up(&mut waiting, Unanswered::Everything);
+                }
                 LeaseOutcome::Short(short) => {
-                    if waiting.deadline <= now {
-                        return Some(self.settle_without_store(host, waiting, now));
-                    }
                     if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
                         return Some(self.refused_by_node(host, waiting, judgements, now));
                     }
-                    return match self.ask(host, short, Some(stream)) {
-                        Ok(()) => self.wait(waiting),
-                        Err(error) => Some(self.not_asked(host, waiting, error, now)),
-                    };
+                    match self.ask(host, &short, Some(stream)) {
+                        Ok(()) => return self.wait(waiting),
+                        Err((group, error)) => self.not_asked(host, &mut waiting, group, error),
+                    }
                 }
             }
         }
-        if waiting.strict.is_empty() {
-            return Some(self.admit_waiting(host, waiting, Vec::new(), Vec::new(), now));
+        while let Some(first) = waiting.strict.first() {
+            let group = self.policy.key_group(first.place);
+            if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
+                let judgements = judge(&waiting.strict, &verdicts);
+                return Some(self.refused(host, waiting, judgements, now));
+            }
+            if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
+                return Some(self.refused_by_node(host, waiting, judgements, now));
+            }
+            let charges = self.policy.first_group(&waiting.strict).into();
+            match self.ask_strictly(host, stream, charges, waiting.deadline) {
+                Ok(()) => return self.wait(waiting),
+                Err(error) => self.not_asked(host, &mut waiting, group, error),
+            }
         }
-        if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
-            let judgements = judge(&waiting.strict, &verdicts);
-            return Some(self.refused(host, waiting, judgements, now));
-        }
-        if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
-            return Some(self.refused_by_node(host, waiting, judgements, now));
-        }
-        let decision = Decision::strict(&waiting.strict, &self.policy);
-        let asker = Asker::Stream(stream, waiting.strict.as_slice().into());
-        let job = self.job(asker, decision, waiting.deadline);
-        match self.add(host, job) {
-            Ok(()) => self.wait(waiting),
-            Err(error) => Some(self.not_asked(host, waiting, error, now)),
-        }
+        Some(self.finish(host, waiting, now))
     }
 
-    /// Ends a request that cannot even ask the store.
-    fn not_asked(
+    /// The same, where the store has not answered.
+    pub(super) fn advance_without(
         &mut self,
         host: &mut impl Host,
-        waiting: Waiting,
-        error: StoreError,
+        mut waiting: Waiting,
+        unanswered: Unanswered,
         now: Instant,
-    ) -> Step {
+    ) -> Option<Step> {
+        self.give_up(&mut waiting, unanswered);
+        self.advance(host, waiting, now)
+    }
+
+    /// Goes on without a group about which the store cannot even be asked.
+    fn not_asked(
+        &self,
+        host: &mut impl Host,
+        waiting: &mut Waiting,
+        group: usize,
+        error: StoreError,
+    ) {
         host.count(self.metrics.store_error(error), 1);
-        self.settle_without_store(host, waiting, now)
+        self.give_up(waiting, Unanswered::Group(group));
+    }
+
+    /// Leaves what the store has not answered to each limit's `on_store_error`.
+    fn give_up(&self, waiting: &mut Waiting, unanswered: Unanswered) {
+        let is_meant = |charge: &Charge| match unanswered {
+            Unanswered::Nothing => false,
+            Unanswered::Group(group) => self.policy.key_group(charge.place) == group,
+            Unanswered::Everything => true,
+        };
+        let mut asked = vec![&mut waiting.strict];
+        if waiting.spent.is_none() {
+            asked.push(&mut waiting.leased);
+        }
+        for charges in asked {
+            for charge in std::mem::take(charges) {
+                let to = if is_meant(&charge) { &mut waiting.unanswered } else { &mut *charges };
+                to.push(charge);
+            }
+        }
     }
 
     fn wait(&mut self, mut waiting: Waiting) -> Option<Step> {
@@ -155,43 +198,42 @@ impl Worker {
             self.deadlines.pop_front();
             let waits = |stream: &Stream| matches!(stream, Stream::Waiting(waiting) if waiting.deadline <= now);
             if self.streams.get(&stream).is_some_and(waits) {
-                let go_on = Delivery::GoOn(stream, Some(StoreError::Timeout));
+                let go_on = Delivery::GoOn(stream, Unanswered::Everything);
                 self.group.add_ready(std::iter::once(go_on));
             }
         }
     }
 
-    /// Ends the wait for the store's decision, with its answer or without.
+    /// Takes the store's decision about `charges`, or its absence, and goes on.
     pub(super) fn settle(
         &mut self,
         host: &mut impl Host,
         mut waiting: Waiting,
+        charges: &Rc<[Charge]>,
         result: Result<Answer, StoreError>,
         now: Instant,
-    ) -> Step {
+    ) -> Option<Step> {
+        let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
         let Ok(Answer { admitted, levels, grants }) = result else {
-            return self.settle_without_store(host, waiting, now);
+            return self.advance_without(host, waiting, Unanswered::Group(group), now);
         };
         // After a grant as after a refusal, the store says whether a further request would fit.
-        for (charge, told) in waiting.strict.iter().zip(&levels) {
+        for (charge, told) in charges.iter().zip(&levels) {
             self.leases.remember(charge, *told, now);
         }
         if !admitted {
-            let judgements = judge(&waiting.strict, &levels);
-            return self.refused(host, waiting, judgements, now);
+            let judgements = judge(charges, &levels);
+            return Some(self.refused(host, waiting, judgements, now));
         }
         let granted = |told: &Verdict| Verdict { admitted: true, retry_after: Span::ZERO, ..*told };
         let levels: Vec<Verdict> = levels.iter().map(granted).collect();
-        let strict = std::mem::take(&mut waiting.strict);
-        let judgements = judge(&strict, &levels);
-        match self.charge_node(host, &waiting.node, now) {
-            Ok(node) => self.admitted(host, waiting, node, judgements, now),
-            Err(judgements) => {
-                let granted_at_us = grants.map_or(0, |grants| grants.clock_us);
-                self.return_strict(host, &strict, granted_at_us, now);
-                self.refused_by_node(host, waiting, judgements, now)
-            }
-        }
+        waiting.strict.retain(|charge| self.policy.key_group(charge.place) != group);
+        waiting.charged.push(Charged {
+            judgements: judge(charges, &levels),
+            charges: Rc::clone(charges),
+            granted_at_us: grants.map_or(0, |grants| grants.clock_us),
+        });
+        self.advance(host, waiting, now)
     }
 
     /// Asks the node, once, whether it would have room, before a request waits for anyone else.
@@ -208,10 +250,13 @@ impl Worker {
         self.judge_node(host, &waiting.node, &outcome).map(drop)
     }
 
-    /// Gives back what a request has taken from leases.
-    pub(super) fn give_back(&mut self, waiting: &Waiting) {
+    /// Gives back what a request has taken from leases, and what the store has charged for it.
+    pub(super) fn give_back(&mut self, host: &mut impl Host, waiting: &Waiting, now: Instant) {
         if let Some((_, spends)) = &waiting.spent {
             self.leases.unspend(&waiting.leased, spends);
+        }
+        for Charged { charges, granted_at_us, .. } in &waiting.charged {
+            self.return_strict(host, charges, *granted_at_us, now);
         }
     }
 
@@ -271,23 +316,32 @@ impl Worker {
         refusal: Refusal,
         now: Instant,
     ) -> Step {
-        self.give_back(&waiting);
+        self.give_back(host, &waiting, now);
         self.end(host, waiting.request, Settled::Refused(refusal), now)
     }
 
-    /// Charges the node, and with it `more` of its levels, and lets the request through.
-    fn admit_waiting(
-        &mut self,
-        host: &mut impl Host,
-        mut waiting: Waiting,
-        told: Vec<Judgement>,
-        more: Vec<Charge>,
-        now: Instant,
-    ) -> Step {
+    /// Decides a request of which nothing is left to be asked of leases or the store: on the node, and
+    /// by each limit's `on_store_error` where the store has not answered.
+    fn finish(&mut self, host: &mut impl Host, mut waiting: Waiting, now: Instant) -> Step {
+        let policy = Rc::clone(&self.policy);
         let mut charges = std::mem::take(&mut waiting.node);
-        charges.extend(more);
+        for charge in &waiting.unanswered {
+            let Some(limit) = policy.limits.get(charge.place) else { continue };
+            match limit.on_store_error {
+                OnStoreError::Allow => {}
+                OnStoreError::Deny => {
+                    let refusal = Refusal::store_unavailable(charge.place, &policy);
+                    return self.refuse_waiting(host, waiting, refusal, now);
+                }
+                OnStoreError::Local { fraction_ppm } => charges.push(Charge {
+                    id: limit.fallback_id,
+                    quota: charge.quota.scaled(fraction_ppm, 1_000_000, charge.cost),
+                    ..charge.clone()
+                }),
+            }
+        }
         match self.charge_node(host, &charges, now) {
-            Ok(node) => self.admitted(host, waiting, node, told, now),
+            Ok(node) => self.admitted(host, waiting, node, now),
             Err(judgements) => self.refused_by_node(host, waiting, judgements, now),
         }
     }
@@ -298,43 +352,14 @@ impl Worker {
         host: &mut impl Host,
         waiting: Waiting,
         mut judgements: Vec<Judgement>,
-        told: Vec<Judgement>,
         now: Instant,
     ) -> Step {
         if let Some((spent, _)) = waiting.spent {
             self.leases.used(&waiting.leased);
             judgements.extend(spent);
         }
-        judgements.extend(told);
+        judgements.extend(waiting.charged.into_iter().flat_map(|charged| charged.judgements));
         self.end(host, waiting.request, Settled::Admitted(judgements), now)
-    }
-
-    /// Decides by each limit's `on_store_error` what the store, or a lease, has not decided.
-    pub(super) fn settle_without_store(
-        &mut self,
-        host: &mut impl Host,
-        waiting: Waiting,
-        now: Instant,
-    ) -> Step {
-        let policy = Rc::clone(&self.policy);
-        let undecided = if waiting.spent.is_some() { &[][..] } else { waiting.leased.as_slice() };
-        let mut local = Vec::new();
-        for charge in undecided.iter().chain(&waiting.strict) {
-            let Some(limit) = policy.limits.get(charge.place) else { continue };
-            match limit.on_store_error {
-                OnStoreError::Allow => {}
-                OnStoreError::Deny => {
-                    let refusal = Refusal::store_unavailable(charge.place, &policy);
-                    return self.refuse_waiting(host, waiting, refusal, now);
-                }
-                OnStoreError::Local { fraction_ppm } => local.push(Charge {
-                    id: limit.fallback_id,
-                    quota: charge.quota.scaled(fraction_ppm, 1_000_000, charge.cost),
-                    ..charge.clone()
-                }),
-            }
-        }
-        self.admit_waiting(host, waiting, Vec::new(), local, now)
     }
 
     /// Decides and charges on the node.

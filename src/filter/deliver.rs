@@ -13,9 +13,9 @@ impl Worker {
         self.queue_questions(now);
         let Some(store) = &self.policy.store else { return };
         let streams = &self.streams;
-        self.group.send(host, store, now, |asker| match asker {
+        self.group.send(host, store, &self.groups, now, |asker| match asker {
             Asker::Stream(stream, _) => streams.contains_key(stream),
-            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) | Asker::Probe => true,
+            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) | Asker::Probe(_) => true,
         });
     }
 
@@ -31,10 +31,9 @@ impl Worker {
                     host.count(metric, 1);
                     self.deliver_answer(host, asker, result, now);
                 }
-                Delivery::GoOn(stream, error) => {
-                    self.deliver_to(host, stream, |worker, host, waiting| match error {
-                        None => worker.advance(host, waiting, now),
-                        Some(_) => Some(worker.settle_without_store(host, waiting, now)),
+                Delivery::GoOn(stream, unanswered) => {
+                    self.deliver_to(host, stream, |worker, host, waiting| {
+                        worker.advance_without(host, waiting, unanswered, now)
                     });
                 }
             }
@@ -52,9 +51,9 @@ impl Worker {
         now: Instant,
     ) {
         match asker {
-            Asker::Stream(stream, _) if self.waits(stream) => {
+            Asker::Stream(stream, charges) if self.waits(stream) => {
                 self.deliver_to(host, stream, |worker, host, waiting| {
-                    Some(worker.settle(host, waiting, result, now))
+                    worker.settle(host, waiting, &charges, result, now)
                 });
             }
             // Charged for a request that is gone, or was decided without the store.
@@ -69,7 +68,7 @@ impl Worker {
             }
             Asker::Lease(charges, sent_at) => self.on_leases(&charges, sent_at, result, now),
             Asker::Return(units) => self.leases.returned(units, result.is_ok()),
-            Asker::Probe => self.on_probe(host, result.is_ok(), now),
+            Asker::Probe(group) => self.on_probe(host, group, result.is_ok(), now),
         }
     }
 
@@ -102,6 +101,7 @@ impl Worker {
     }
 
     pub(super) fn job(&self, asker: Asker, decision: Decision, deadline: Instant) -> Job {
-        Job { ticket: Ticket { asker, deadline, reloaded: false }, decision }
+        let ticket = Ticket { asker, deadline, reloaded: false, detours: 0, detour: None };
+        Job { ticket, decision }
     }
 }

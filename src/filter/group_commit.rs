@@ -7,14 +7,17 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::key_groups::KeyGroups;
 use crate::host::{CallId, Host, StoreCall, StreamId};
 use crate::policy::{Charge, StorePolicy};
+use crate::store::cluster::{Node, Redirection};
 use crate::store::{
-    Answer, DECISIONS_MAX, Decision, PIPELINE_CHARGES_MAX, ScriptCall, StoreError, decode, encode,
+    Answer, DECISIONS_MAX, Decision, PIPELINE_CHARGES_MAX, Redirections, ScriptCall, StoreError,
+    decode, encode,
 };
 use crate::units::{Instant, Span};
 
-/// Calls of one worker that are under way at a time.
+/// Calls of one worker to one node that are under way at a time.
 const CALLS_MAX: usize = 8;
 
 /// Decisions that wait for a call. More are not taken: their limits follow `on_store_error`.
@@ -23,6 +26,9 @@ const WAITING_MAX: usize = 16_384;
 /// Requests resumed or answered in one callback. The host runs each of them nested in the one
 /// before, on one stack.
 const DELIVERIES_MAX: usize = 64;
+
+/// How often a question is sent again because a Redis Cluster wants it elsewhere or later.
+const DETOURS_MAX: u8 = 4;
 
 /// Time after its end at which a call that the host has not reported is given up.
 const FORGOTTEN_AFTER: Span = Span::from_secs(1);
@@ -41,8 +47,8 @@ pub(super) enum Asker {
     Lease(Rc<[Charge]>, Instant),
     /// Nobody waits: so many units go back.
     Return(u64),
-    /// Nobody waits: does the store answer?
-    Probe,
+    /// Nobody waits: does the store answer about this group of keys?
+    Probe(usize),
 }
 
 /// A decision that is wanted from the store.
@@ -59,24 +65,33 @@ pub(super) struct Ticket {
     pub(super) deadline: Instant,
     /// Whether the script was already sent for it; then it is not sent again.
     pub(super) reloaded: bool,
+    /// How often a Redis Cluster has sent it on, and where to for this once.
+    pub(super) detours: u8,
+    pub(super) detour: Option<Node>,
 }
 
 /// A call that is under way. It lasts until the last of its tickets is over; requests whose own
 /// deadline comes first do not wait for its end.
 #[derive(Debug)]
 struct Call {
+    node: Option<Node>,
     tickets: Vec<Ticket>,
     decisions: Vec<Decision>,
+    charges: usize,
     script: ScriptCall,
     sent_at: Instant,
     deadline: Instant,
 }
 
-/// How a call ended: answered, or why not, and after how long.
-#[derive(Clone, Copy, Debug)]
+/// How calls ended.
+#[derive(Debug, Default)]
 pub(super) struct Ended {
-    pub(super) result: Result<(), StoreError>,
-    pub(super) time: Span,
+    /// How long each took.
+    pub(super) times: Vec<Span>,
+    /// For each call and each group of keys that it was about: answered, or why not.
+    pub(super) results: Vec<(usize, Result<(), StoreError>)>,
+    /// The redirections that were followed.
+    pub(super) followed: Vec<StoreError>,
 }
 
 /// What someone is to hear.
@@ -84,19 +99,33 @@ pub(super) struct Ended {
 pub(super) enum Delivery {
     /// What the store, or its absence, said.
     Answer(Asker, Result<Answer, StoreError>),
-    /// To a request: its leases may be there now, or it is to be decided without the store.
-    GoOn(StreamId, Option<StoreError>),
+    /// To a request: its leases may be there now, or some of its limits are to be decided without the
+    /// store.
+    GoOn(StreamId, Unanswered),
+}
+
+/// What is to be decided without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    Nothing,
+    /// Limits of one group of keys.
+    Group(usize),
+    Everything,
 }
 
 /// The jobs of one worker.
 #[derive(Debug, Default)]
 pub(super) struct GroupCommit {
     waiting: VecDeque<Job>,
-    /// At most [`CALLS_MAX`].
+    /// Whether a wake-up, or the end of a call that all wait for, is on its way.
+    is_woken: bool,
+    /// What waits for the next tick, because its keys are on their way.
+    later: VecDeque<Job>,
+    /// At most [`CALLS_MAX`] for each node.
     calls: Vec<(CallId, Call)>,
     ready: VecDeque<Delivery>,
     /// Calls that ended since the last look.
-    ended: Vec<Ended>,
+    ended: Ended,
 }
 
 impl GroupCommit {
@@ -109,9 +138,9 @@ impl GroupCommit {
         if self.waiting.len() >= WAITING_MAX {
             return Err(StoreError::Overloaded);
         }
-        // Where others wait, a wake-up or the end of a call is already on its way.
-        if self.waiting.is_empty() {
+        if !self.is_woken {
             host.wake().map_err(|_| StoreError::Unreachable)?;
+            self.is_woken = true;
         }
         self.waiting.push_back(job);
         Ok(())
@@ -132,102 +161,128 @@ impl GroupCommit {
         &mut self,
         host: &mut impl Host,
         store: &StorePolicy,
+        groups: &KeyGroups,
         now: Instant,
         wanted: impl Fn(&Asker) -> bool,
     ) {
-        while self.calls.len() < CALLS_MAX {
-            let call = self.next_call(now, &wanted);
-            if call.tickets.is_empty() {
-                return;
+        let mut made: Vec<Call> = Vec::new();
+        let mut left = VecDeque::new();
+        while let Some(job) = self.waiting.pop_front() {
+            let node = job.ticket.detour.clone().or_else(|| groups.node(job.decision.group));
+            let joins = made.iter().rposition(|call| call.takes(&job, node.as_ref()));
+            if joins.is_none() && !self.may_call(node.as_ref(), &made) {
+                if !groups.are_spread() {
+                    self.waiting.push_front(job);
+                    break;
+                }
+                // One node that is busy keeps nobody from the others.
+                left.push_back(job);
+                continue;
             }
-            let body = encode(store, &call.decisions, call.script);
-            let timeout = call.deadline.since(now).max(TIMEOUT_MIN);
-            match host.call_store(&StoreCall { cluster: &store.cluster, body: &body, timeout }) {
-                Ok(id) => self.calls.push((id, call)),
-                Err(error) => self.fail_call(&call.tickets, error, Span::ZERO),
+            if !wanted(&job.ticket.asker) {
+                continue;
             }
+            if job.ticket.deadline.since(now) < TIMEOUT_MIN {
+                self.fail(job.ticket, StoreError::Timeout);
+                continue;
+            }
+            match joins.and_then(|place| made.get_mut(place)) {
+                Some(call) => call.push(job),
+                None => made.push(Call::new(node, job, now)),
+            }
+        }
+        self.waiting.append(&mut left);
+        self.is_woken = !groups.are_spread() && !self.waiting.is_empty();
+        for call in made {
+            self.make(host, store, call, now);
         }
     }
 
-    fn next_call(&mut self, now: Instant, wanted: impl Fn(&Asker) -> bool) -> Call {
-        let mut call = Call {
-            tickets: Vec::new(),
-            decisions: Vec::new(),
-            script: ScriptCall::Cached,
-            sent_at: now,
-            deadline: now,
+    fn may_call(&self, node: Option<&Node>, made: &[Call]) -> bool {
+        let under_way = self.calls.iter().map(|(_, call)| call).chain(made);
+        under_way.filter(|call| call.node.as_ref() == node).count() < CALLS_MAX
+    }
+
+    fn make(&mut self, host: &mut impl Host, store: &StorePolicy, call: Call, now: Instant) {
+        let request = StoreCall {
+            cluster: &store.cluster,
+            node: call.node.as_deref(),
+            body: &encode(store, &call.decisions, call.script),
+            timeout: call.deadline.since(now).max(TIMEOUT_MIN),
         };
-        let mut charges_left = PIPELINE_CHARGES_MAX;
-        while call.tickets.len() < DECISIONS_MAX {
-            let Some(Job { ticket, decision }) = self.waiting.pop_front() else { break };
-            if !wanted(&ticket.asker) {
-                continue;
-            }
-            let Some(left) = charges_left.checked_sub(decision.charges.len()) else {
-                self.waiting.push_front(Job { ticket, decision });
-                break;
-            };
-            charges_left = left;
-            if ticket.deadline.since(now) < TIMEOUT_MIN {
-                self.fail(&[ticket], StoreError::Timeout);
-                continue;
-            }
-            if ticket.reloaded {
-                call.script = ScriptCall::Load;
-            }
-            call.deadline = call.deadline.max(ticket.deadline);
-            call.tickets.push(ticket);
-            call.decisions.push(decision);
+        match host.call_store(&request) {
+            Ok(id) => self.calls.push((id, call)),
+            Err(error) => self.fail_call(call, error, Span::ZERO),
         }
-        call
     }
 
-    /// Takes a call's result. A script that the store forgot is sent once more.
+    /// Takes a call's result. A script that the store forgot is sent once more, and redirections of a
+    /// Redis Cluster are followed.
     pub(super) fn receive(
         &mut self,
         store: &StorePolicy,
+        groups: &mut KeyGroups,
         id: CallId,
         body: Result<&[u8], StoreError>,
         now: Instant,
     ) {
         let Some(place) = self.calls.iter().position(|(call, _)| *call == id) else { return };
         let (_, call) = self.calls.swap_remove(place);
-        let Call { tickets, decisions, script, sent_at, deadline } = call;
-        let time = now.since(sent_at);
+        let time = now.since(call.sent_at);
         let body = match body {
             Ok(body) => body,
             // The tunnel has answered before the store does, so the host's timeout breaks it off.
-            Err(StoreError::Reset) if deadline.since(now) < TIMEOUT_MIN => {
-                return self.fail_call(&tickets, StoreError::Timeout, time);
+            Err(StoreError::Reset) if call.deadline.since(now) < TIMEOUT_MIN => {
+                return self.fail_call(call, StoreError::Timeout, time);
             }
-            Err(error) => return self.fail_call(&tickets, error, time),
+            Err(error) => return self.fail_call(call, error, time),
         };
-        let results = decode(store, &decisions, script, body);
-        let first = results.iter().find_map(|result| result.as_ref().err().copied());
-        let answered = results.iter().any(Result::is_ok);
-        let result = match first {
-            Some(error) if !answered => Err(error),
-            _ => Ok(()),
-        };
-        self.ended.push(Ended { result, time });
-        for ((mut ticket, decision), result) in tickets.into_iter().zip(decisions).zip(results) {
-            if matches!(result, Err(StoreError::NoScript)) && !ticket.reloaded {
-                ticket.reloaded = true;
-                self.waiting.push_back(Job { ticket, decision });
+        let Call { tickets, decisions, script, .. } = call;
+        let answers = decode(store, &decisions, script, body);
+        let is_elsewhere = |answer: &_| matches!(answer, Err(StoreError::Moved | StoreError::Ask));
+        let mut elsewhere =
+            (answers.iter().any(is_elsewhere)).then(|| Redirections::new(store, script, body));
+        let from = self.ended.begin(time);
+        for ((mut ticket, decision), answer) in tickets.into_iter().zip(decisions).zip(answers) {
+            let redirection = elsewhere.as_mut().and_then(Redirections::take);
+            let goes_on = match answer {
+                Err(StoreError::NoScript) if !ticket.reloaded => {
+                    ticket.reloaded = true;
+                    true
+                }
+                Err(error) if ticket.may_go_on(groups, error, redirection) => {
+                    self.ended.followed.push(error);
+                    true
+                }
+                _ => false,
+            };
+            if goes_on {
+                let later = matches!(answer, Err(StoreError::TryAgain));
+                let queue = if later { &mut self.later } else { &mut self.waiting };
+                queue.push_back(Job { ticket, decision });
             } else {
-                self.ready.push_back(Delivery::Answer(ticket.asker, result));
+                let result = answer.as_ref().map(drop).map_err(|error| *error);
+                self.ended.note(from, decision.group, result);
+                self.ready.push_back(Delivery::Answer(ticket.asker, answer));
             }
         }
     }
 
-    fn fail_call(&mut self, tickets: &[Ticket], error: StoreError, time: Span) {
-        self.ended.push(Ended { result: Err(error), time });
-        self.fail(tickets, error);
+    fn fail_call(&mut self, call: Call, error: StoreError, time: Span) {
+        let from = self.ended.begin(time);
+        for (ticket, decision) in call.tickets.into_iter().zip(call.decisions) {
+            self.ended.note(from, decision.group, Err(error));
+            self.fail(ticket, error);
+        }
     }
 
-    fn fail(&mut self, tickets: &[Ticket], error: StoreError) {
-        let failed = |ticket: &Ticket| Delivery::Answer(ticket.asker.clone(), Err(error));
-        self.ready.extend(tickets.iter().map(failed));
+    fn fail(&mut self, ticket: Ticket, error: StoreError) {
+        self.ready.push_back(Delivery::Answer(ticket.asker, Err(error)));
+    }
+
+    /// Takes up again what was to wait for a tick.
+    pub(super) fn try_again(&mut self) {
+        self.waiting.append(&mut self.later);
     }
 
     /// Gives up calls that should have ended long ago: the host has forgotten them.
@@ -237,7 +292,7 @@ impl GroupCommit {
             match call.deadline.plus(FORGOTTEN_AFTER) <= now {
                 true => {
                     let time = now.since(call.sent_at);
-                    self.fail_call(&call.tickets, StoreError::Timeout, time);
+                    self.fail_call(call, StoreError::Timeout, time);
                 }
                 false => self.calls.push((id, call)),
             }
@@ -245,7 +300,7 @@ impl GroupCommit {
     }
 
     /// Calls that ended since the last look.
-    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+    pub(super) fn take_ended(&mut self) -> Ended {
         std::mem::take(&mut self.ended)
     }
 
@@ -258,5 +313,77 @@ impl GroupCommit {
     /// Whether deliveries are left for another callback.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+}
+
+impl Ticket {
+    /// Notes where the store wants its question to go, if that may be done.
+    fn may_go_on(
+        &mut self,
+        groups: &mut KeyGroups,
+        error: StoreError,
+        redirection: Option<Redirection>,
+    ) -> bool {
+        if self.detours >= DETOURS_MAX || !groups.are_spread() {
+            return false;
+        }
+        self.detour = None;
+        match (error, redirection) {
+            (StoreError::TryAgain, _) => {}
+            (StoreError::Moved, Some(redirection)) => groups.follow(&redirection),
+            (StoreError::Ask, Some(redirection)) => self.detour = Some(redirection.node),
+            _ => return false,
+        }
+        self.detours = self.detours.saturating_add(1);
+        true
+    }
+}
+
+impl Call {
+    fn new(node: Option<Node>, job: Job, now: Instant) -> Self {
+        let script = match job.ticket.detour {
+            Some(_) => ScriptCall::Asking,
+            None => ScriptCall::Cached,
+        };
+        let (tickets, decisions) = (Vec::new(), Vec::new());
+        let mut call =
+            Self { node, tickets, decisions, charges: 0, script, sent_at: now, deadline: now };
+        call.push(job);
+        call
+    }
+
+    /// Whether a job for `node` may join it.
+    fn takes(&self, job: &Job, node: Option<&Node>) -> bool {
+        self.node.as_ref() == node
+            && job.ticket.detour.is_some() == (self.script == ScriptCall::Asking)
+            && self.tickets.len() < DECISIONS_MAX
+            && self.charges.saturating_add(job.decision.charges.len()) <= PIPELINE_CHARGES_MAX
+    }
+
+    fn push(&mut self, Job { ticket, decision }: Job) {
+        if ticket.reloaded && self.script == ScriptCall::Cached {
+            self.script = ScriptCall::Load;
+        }
+        self.charges = self.charges.saturating_add(decision.charges.len());
+        self.deadline = self.deadline.max(ticket.deadline);
+        self.tickets.push(ticket);
+        self.decisions.push(decision);
+    }
+}
+
+impl Ended {
+    /// Begins to note the results of a call. Returns where they begin.
+    fn begin(&mut self, time: Span) -> usize {
+        self.times.push(time);
+        self.results.len()
+    }
+
+    /// Notes a result for a group. Where there is an answer among them, the group was answered.
+    fn note(&mut self, from: usize, group: usize, result: Result<(), StoreError>) {
+        match self.results.iter_mut().skip(from).find(|(noted, _)| *noted == group) {
+            Some((_, noted)) if result.is_ok() => *noted = result,
+            Some(_) => {}
+            None => self.results.push((group, result)),
+        }
     }
 }

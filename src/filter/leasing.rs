@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use super::group_commit::{Asker, Delivery};
+use super::group_commit::{Asker, Delivery, Unanswered};
 use super::worker::Worker;
 use crate::host::{Host, StreamId};
 use crate::map::Map;
@@ -28,21 +28,38 @@ pub(super) struct Question {
 }
 
 impl Worker {
-    /// Asks for leases, or joins those who have asked.
+    /// Asks for leases, or joins those who have asked. Each group of keys is asked by itself, and the
+    /// stream waits for the first one: then it comes back for the next, which is there already or is
+    /// being asked for.
     ///
     /// # Errors
     ///
-    /// Why nobody will answer.
+    /// The first group, and why nobody will answer about it.
     pub(super) fn ask(
         &mut self,
         host: &mut impl Host,
-        charges: Vec<Charge>,
+        charges: &[Charge],
+        mut stream: Option<StreamId>,
+    ) -> Result<(), (usize, StoreError)> {
+        let policy = Rc::clone(&self.policy);
+        let mut first = None;
+        for (group, charges) in policy.by_group(charges) {
+            let asked = match self.groups.is_asked(group) {
+                true => self.ask_group(host, charges, stream.take()),
+                false => Err(StoreError::GivenUp),
+            };
+            first.get_or_insert(asked.map_err(|error| (group, error)));
+        }
+        first.unwrap_or(Ok(()))
+    }
+
+    fn ask_group(
+        &mut self,
+        host: &mut impl Host,
+        charges: &[Charge],
         stream: Option<StreamId>,
     ) -> Result<(), StoreError> {
-        if !self.breaker.is_closed() {
-            return Err(StoreError::GivenUp);
-        }
-        let keys = keys(&charges);
+        let keys = keys(charges);
         if !self.questions.contains_key(&keys) {
             host.wake().map_err(|_| StoreError::Unreachable)?;
         }
@@ -60,7 +77,7 @@ impl Worker {
     pub(super) fn ask_if_low(&mut self, host: &mut impl Host, charges: &[Charge], now: Instant) {
         let low = self.leases.low(charges, now);
         if !low.is_empty() {
-            let _ = self.ask(host, low, None);
+            let _ = self.ask(host, &low, None);
         }
     }
 
@@ -89,19 +106,19 @@ impl Worker {
         result: Result<Answer, StoreError>,
         now: Instant,
     ) {
-        let error = match result {
+        let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
+        let unanswered = match result {
             Ok(Answer { levels, grants: Some(Grants { clock_us, units }), .. }) => {
                 for ((charge, units), told) in charges.iter().zip(units).zip(levels) {
                     self.leases.take(charge, (units, clock_us), told, sent_at, now);
                 }
-                None
+                Unanswered::Nothing
             }
-            Ok(_) => Some(StoreError::Malformed),
-            Err(error) => Some(error),
+            _ => Unanswered::Group(group),
         };
         let question = self.questions.remove(&keys(charges));
         let waiting = question.into_iter().flat_map(|question| question.waiting);
-        self.group.add_ready(waiting.map(|stream| Delivery::GoOn(stream, error)));
+        self.group.add_ready(waiting.map(|stream| Delivery::GoOn(stream, unanswered)));
     }
 
     /// Adds what happened to leases since the last time to the metrics.
@@ -115,12 +132,11 @@ impl Worker {
 
     /// Sends back what nobody needs.
     pub(super) fn return_leftovers(&mut self, now: Instant) {
-        if !self.breaker.is_closed() {
-            return;
-        }
         let policy: Rc<Policy> = Rc::clone(&self.policy);
         let deadline = now.plus(self.store_timeout());
-        for (charge, parcel) in self.leases.leftovers(now) {
+        let groups = &self.groups;
+        let is_asked = |charge: &Charge| groups.is_asked(policy.key_group(charge.place));
+        for (charge, parcel) in self.leases.leftovers(now, is_asked) {
             let charge = Charge {
                 cost: parcel.units,
                 quota: *LeaseTerms::of(&charge.quota).charged(),
@@ -134,6 +150,23 @@ impl Worker {
 }
 
 impl Worker {
+    /// Asks the store to charge a request, all of whose charges are of one group of keys.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody will answer.
+    pub(super) fn ask_strictly(
+        &mut self,
+        host: &mut impl Host,
+        stream: StreamId,
+        charges: Rc<[Charge]>,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let decision = Decision::strict(&charges, &self.policy);
+        let job = self.job(Asker::Stream(stream, charges), decision, deadline);
+        self.add(host, job)
+    }
+
     /// Sends back what the store has charged for a request that is not let through after all. Where
     /// it cannot be sent, the units stay spent.
     pub(super) fn return_strict(
@@ -143,6 +176,7 @@ impl Worker {
         granted_at_us: u64,
         now: Instant,
     ) {
+        // All of them were granted together, so they are of one group.
         let decision = Decision::give_back(charges, granted_at_us, &self.policy);
         let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
         let _ = self.add(host, job);

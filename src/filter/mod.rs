@@ -12,6 +12,7 @@ mod fields;
 mod finish;
 mod group_commit;
 mod judgement;
+mod key_groups;
 mod leasing;
 mod metrics;
 mod mode;

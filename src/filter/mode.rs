@@ -10,9 +10,9 @@
 use super::worker::Worker;
 use crate::host::{CallId, Host, StoreCall};
 use crate::policy::{Mode, Policy};
-use crate::store::StoreError;
 use crate::store::mode::{self, Word};
 use crate::store::mode_board::ModeBoard;
+use crate::store::{Redirections, ScriptCall, StoreError};
 use crate::units::{Instant, Span};
 
 /// Time for an answer about the mode. No request waits for it, so it may take longer than
@@ -101,7 +101,13 @@ impl Worker {
     fn ask_for_mode(&mut self, host: &mut impl Host, now: Instant) {
         let Some(store) = &self.policy.store else { return };
         let body = mode::encode(store);
-        let call = StoreCall { cluster: &store.cluster, body: &body, timeout: TIMEOUT };
+        let node = self.groups.node(self.policy.limits.len());
+        let call = StoreCall {
+            cluster: &store.cluster,
+            node: node.as_deref(),
+            body: &body,
+            timeout: TIMEOUT,
+        };
         match host.call_store(&call) {
             Ok(call) => self.mode.asked = Some(call),
             Err(error) => self.on_mode_reply(host, Err(error), now),
@@ -116,11 +122,18 @@ impl Worker {
         now: Instant,
     ) {
         let (Some(store), Some(board)) = (&self.policy.store, &self.mode.board) else { return };
+        if let Ok(body) = body
+            && let Some(elsewhere) = Redirections::new(store, ScriptCall::Cached, body).take()
+        {
+            // The next turn goes there.
+            return self.groups.follow(&elsewhere);
+        }
         let told = body.and_then(|body| mode::decode(store, body));
         let read = told.ok().map(|(text, left)| (Word::read(text, !left.is_zero()), text, left));
         let followed = read.map(|(word, ..)| word != Word::Ignored);
         host.count(self.metrics.mode_reads(followed), 1);
         let Some((_, text, left)) = read else {
+            self.groups.doubt();
             self.mode.sits_out_until = now.plus(SITS_OUT);
             if !self.mode.answered {
                 board.hand_over(host, now);

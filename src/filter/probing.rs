@@ -19,7 +19,7 @@ impl Worker {
     ///
     /// Why it is not taken on.
     pub(super) fn add(&mut self, host: &mut impl Host, job: Job) -> Result<(), StoreError> {
-        match self.breaker.is_closed() {
+        match self.groups.is_asked(job.decision.group) {
             true => self.group.add(host, job),
             false => Err(StoreError::GivenUp),
         }
@@ -27,9 +27,15 @@ impl Worker {
 
     /// Learns from how calls ended.
     pub(super) fn note_calls(&mut self, host: &mut impl Host, now: Instant) {
-        for Ended { result, time } in self.group.take_ended() {
+        let Ended { times, results, followed } = self.group.take_ended();
+        for time in times {
             host.record(self.metrics.store_time(), time.as_millis_ceil());
-            if self.breaker.on_call(result, now) {
+        }
+        for error in followed {
+            host.count(self.metrics.store_error(error), 1);
+        }
+        for (group, result) in results {
+            if self.groups.on_call(group, result, now) {
                 let why = result.err().map_or("", StoreError::name);
                 log::warn!(
                     "fairshare: the store is given up ({why}); limits follow on_store_error"
@@ -38,39 +44,47 @@ impl Worker {
         }
     }
 
-    /// Looks after a store that was given up: trusts it again where another worker's probe was
-    /// answered, or probes it where nobody else does.
+    /// Looks after what was given up: trusts it again where another worker's probe was answered, or
+    /// probes it where nobody else does.
     pub(super) fn look_after_store(&mut self, host: &mut impl Host, now: Instant) {
-        let Some(since) = self.breaker.due(now) else { return };
         let timeout = self.store_timeout();
-        match self.health.advise(host, since, timeout.plus(PROBE_SLACK), now) {
-            Advice::Trust => self.trust_store(),
-            Advice::Wait => {}
-            Advice::Probe => {
-                if let Some(decision) = self.probe() {
-                    let job = self.job(Asker::Probe, decision, now.plus(timeout));
-                    self.group.add_awake(job);
+        for number in 0..self.groups.len() {
+            let Some(group) = self.groups.get_mut(number) else { continue };
+            let Some(since) = group.breaker.due(now) else { continue };
+            match group.health.advise(host, since, timeout.plus(PROBE_SLACK), now) {
+                Advice::Trust => group.trust(),
+                Advice::Wait => {}
+                Advice::Probe => {
+                    if let Some(decision) = self.probe(number) {
+                        let job = self.job(Asker::Probe(number), decision, now.plus(timeout));
+                        self.group.add_awake(job);
+                    }
                 }
             }
         }
     }
 
     /// Tells the node's other workers what came of a probe.
-    pub(super) fn on_probe(&mut self, host: &mut impl Host, answered: bool, now: Instant) {
-        self.health.probed(host, answered, PAUSE, now);
-        if answered {
-            self.trust_store();
+    pub(super) fn on_probe(
+        &mut self,
+        host: &mut impl Host,
+        group: usize,
+        answered: bool,
+        now: Instant,
+    ) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.health.probed(host, answered, PAUSE, now);
+            if answered {
+                group.trust();
+            }
         }
     }
 
-    fn trust_store(&mut self) {
-        self.breaker.close();
-        log::info!("fairshare: the store answers again");
-    }
-
-    /// A question that charges nothing: how full the first global limit is.
-    fn probe(&self) -> Option<Decision> {
-        let mut global = self.policy.limits.iter().filter(|limit| limit.scope == Scope::Global);
-        global.find_map(|limit| Decision::look(limit, &self.policy))
+    /// A question that charges nothing: how full the first global limit of a group is.
+    fn probe(&self, group: usize) -> Option<Decision> {
+        let mut global = self.policy.limits.iter().enumerate().filter(|(place, limit)| {
+            limit.scope == Scope::Global && self.policy.key_group(*place) == group
+        });
+        global.find_map(|(place, limit)| Decision::look(limit, place, &self.policy))
     }
 }

@@ -15,10 +15,10 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::breaker::Breaker;
 use super::decide::{Undecided, Waiting};
 use super::group_commit::GroupCommit;
 use super::judgement::Judgement;
+use super::key_groups::KeyGroups;
 use super::leasing::Questions;
 use super::mode::ModeInForce;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
@@ -26,7 +26,6 @@ use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
 use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView, Subject};
 use crate::store::StoreError;
-use crate::store::health::StoreHealth;
 use crate::store::leases::Leases;
 use crate::store::node::NodeStore;
 use crate::store::top_refused::TopRefused;
@@ -58,8 +57,7 @@ pub struct Worker {
     /// When requests that wait are to be let go, the first one first.
     pub(super) deadlines: VecDeque<(Instant, StreamId)>,
     chores_at: Instant,
-    pub(super) breaker: Breaker,
-    pub(super) health: StoreHealth,
+    pub(super) groups: KeyGroups,
     pub(super) leases: Leases,
     pub(super) refused: TopRefused,
     /// Leases that are being asked for.
@@ -92,8 +90,7 @@ impl Worker {
             group: GroupCommit::default(),
             deadlines: VecDeque::new(),
             chores_at: Instant::ORIGIN,
-            breaker: Breaker::default(),
-            health: StoreHealth::new(&policy.namespace),
+            groups: KeyGroups::new(&policy),
             leases: Leases::new(seed_candidate),
             refused: TopRefused::new(&policy.namespace),
             questions: seeded(seed_candidate),
@@ -189,7 +186,7 @@ impl Worker {
     pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
         match self.streams.remove(&stream) {
             Some(Stream::Waiting(waiting)) => {
-                self.give_back(&waiting);
+                self.give_back(host, &waiting, now);
                 self.release(host, waiting.request.shadow_slots, now);
                 host.count(self.metrics.errored(), 1);
             }
@@ -215,8 +212,10 @@ impl Worker {
         if self.mode.takes(call) {
             return self.on_mode_reply(host, body, now);
         }
-        if let Some(store) = &self.policy.store {
-            self.group.receive(store, call, body, now);
+        if let Some(store) = &self.policy.store
+            && !self.groups.receive(store, call, body)
+        {
+            self.group.receive(store, &mut self.groups, call, body, now);
         }
         self.on_wake(host, now);
     }
@@ -225,6 +224,7 @@ impl Worker {
     pub fn on_tick(&mut self, host: &mut impl Host, now: Instant) {
         self.expire(now);
         self.group.forget(now);
+        self.group.try_again();
         if self.chores_at <= now {
             self.chores_at = now.plus(CHORES_PERIOD);
             self.do_chores(host, now);
@@ -236,6 +236,9 @@ impl Worker {
     fn do_chores(&mut self, host: &mut impl Host, now: Instant) {
         self.follow_mode(host, now);
         self.look_after_store(host, now);
+        if let Some(store) = &self.policy.store {
+            self.groups.ask(host, store, now);
+        }
         self.return_leftovers(now);
         self.count_lease_events(host);
         self.tell_refused(host, now);

@@ -58,6 +58,35 @@ pub struct Policy {
     pub wanted: Wanted,
 }
 
+impl Policy {
+    /// The group of keys that the limit at `place` belongs to. Keys of one group lie in one hash slot
+    /// of the store, so one script decides about them together.
+    #[must_use]
+    pub fn key_group(&self, place: usize) -> usize {
+        match &self.store {
+            Some(StorePolicy { topology: Topology::Cluster, .. }) => place,
+            _ => 0,
+        }
+    }
+
+    /// The first charges, as far as they belong to one group of keys.
+    #[must_use]
+    pub fn first_group<'a>(&self, charges: &'a [Charge]) -> &'a [Charge] {
+        self.by_group(charges).next().map_or(&[], |(_, charges)| charges)
+    }
+
+    /// Charges in the order of their limits, by the groups of their keys.
+    pub fn by_group<'a>(
+        &self,
+        charges: &'a [Charge],
+    ) -> impl Iterator<Item = (usize, &'a [Charge])> {
+        let group = |charge: &Charge| self.key_group(charge.place);
+        let together = move |one: &Charge, next: &Charge| group(one) == group(next);
+        let charges = charges.chunk_by(together);
+        charges.map(move |part| (part.first().map_or(0, group), part))
+    }
+}
+
 /// How far the filter takes part in traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -83,6 +112,17 @@ pub struct StorePolicy {
     pub username: String,
     /// Password; empty for none.
     pub password: Secret,
+    /// How many nodes hold the keys.
+    pub topology: Topology,
+}
+
+/// How many nodes of the store hold the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One, which the Envoy cluster leads to.
+    Single,
+    /// Those of a Redis Cluster, each some of them.
+    Cluster,
 }
 
 /// Text that no log and no error may show.

@@ -1,6 +1,6 @@
 //! A request's question to the store, and its answer, as data.
 
-use super::keys::key;
+use super::keys::{key, tag};
 use super::lease::LeaseTerms;
 use crate::limiter::{Quota, Verdict};
 use crate::policy::{Charge, Level, Levels, Limit, Policy};
@@ -11,6 +11,8 @@ pub const CHARGES_MAX: usize = 256;
 /// One question to the store: all levels that it is about are decided together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// The group of keys ([`Policy::key_group`]) that all charges belong to.
+    pub group: usize,
     /// What is to be done with the charges.
     pub operation: Operation,
     /// At least one and at most [`CHARGES_MAX`], no two with the same key.
@@ -74,24 +76,25 @@ pub struct Grants {
 }
 
 impl Decision {
-    /// The question whether `charges`, which `policy` made, fit together.
+    /// The question whether `charges`, which `policy` made and which are of one group, fit together.
     #[must_use]
     pub fn decide(charges: &[Charge], policy: &Policy) -> Self {
         Self::about(charges, policy, Operation::Decide, |quota| *quota)
     }
 
-    /// The question how full a limit is, which charges nothing. None for a limit without levels.
+    /// The question how full the limit at `place` is, which charges nothing. None for a limit without
+    /// levels.
     #[must_use]
-    pub fn look(limit: &Limit, policy: &Policy) -> Option<Self> {
+    pub fn look(limit: &Limit, place: usize, policy: &Policy) -> Option<Self> {
         let Levels { shared, tenant, credential, client } = limit.levels;
-        let prefix = policy.store.as_ref().map_or("", |store| &store.key_prefix);
         let charge = StoreCharge {
-            key: key(prefix, &limit.name, Level::Shared, None),
+            key: key(&tag_of(policy, &limit.name), &limit.name, Level::Shared, None),
             level: Level::Shared,
             quota: shared.or(tenant).or(credential).or(client)?,
             cost: 0,
         };
-        Some(Self { operation: Operation::Decide, charges: vec![charge] })
+        let group = policy.key_group(place);
+        Some(Self { group, operation: Operation::Decide, charges: vec![charge] })
     }
 
     /// The question for units ahead of their spending.
@@ -122,16 +125,20 @@ impl Decision {
         operation: Operation,
         charged: impl Fn(&Quota) -> Quota,
     ) -> Self {
-        let prefix = policy.store.as_ref().map_or("", |store| &store.key_prefix);
         let keyed = |charge: &Charge| {
             let limit = policy.limits.get(charge.place).map_or("", |limit| &limit.name);
             StoreCharge {
-                key: key(prefix, limit, charge.level, charge.subject.as_ref()),
+                key: key(&tag_of(policy, limit), limit, charge.level, charge.subject.as_ref()),
                 level: charge.level,
                 quota: charged(&charge.quota),
                 cost: charge.cost,
             }
         };
-        Self { operation, charges: charges.iter().map(keyed).collect() }
+        let group = charges.first().map_or(0, |charge| policy.key_group(charge.place));
+        Self { group, operation, charges: charges.iter().map(keyed).collect() }
     }
+}
+
+fn tag_of(policy: &Policy, limit: &str) -> String {
+    policy.store.as_ref().map(|store| tag(store, limit)).unwrap_or_default()
 }

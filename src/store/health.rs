@@ -28,10 +28,12 @@ struct Notes {
 }
 
 impl StoreHealth {
-    /// The health that filters of `namespace` share.
+    /// The health that filters of `namespace` share: of all of the store, or of the part that has the
+    /// keys of the limit called `limit`.
     #[must_use]
-    pub fn new(namespace: &str) -> Self {
-        Self { key: format!("fairshare/1/{namespace}/health") }
+    pub fn new(namespace: &str, limit: &str) -> Self {
+        let slash = if limit.is_empty() { "" } else { "/" };
+        Self { key: format!("fairshare/1/{namespace}/health{slash}{limit}") }
     }
 
     /// What to do for a worker that gave the store up at `since`. Who is told to probe has `time`

@@ -172,10 +172,16 @@ impl Leases {
         }
     }
 
-    /// Takes out parcels that can go back to the store, and forgets leases that hold nothing.
-    pub fn leftovers(&mut self, now: Instant) -> Vec<(Charge, Parcel)> {
+    /// Takes out parcels that can go back to the store, those of which `may_return` is true, and
+    /// forgets leases that hold nothing.
+    pub fn leftovers(
+        &mut self,
+        now: Instant,
+        may_return: impl Fn(&Charge) -> bool,
+    ) -> Vec<(Charge, Parcel)> {
         let mut over = Vec::new();
-        for Held { charge, lease } in self.table.values_mut() {
+        let held = self.table.values_mut().filter(|held| may_return(&held.charge));
+        for Held { charge, lease } in held {
             if over.len() >= RETURNS_MAX {
                 break;
             }

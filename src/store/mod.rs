@@ -7,6 +7,7 @@
 //! `docs/store.md` describes what stands in Redis and how to read it.
 
 mod cell;
+pub mod cluster;
 mod decision;
 mod drawn;
 mod error;
@@ -26,10 +27,14 @@ mod resp;
 mod script;
 pub mod shared_data;
 pub mod slab;
+mod slot;
 pub mod top_refused;
 
 pub use decision::{Answer, CHARGES_MAX, Decision, Grants, Operation, StoreCharge, Want};
 pub use error::StoreError;
-pub use keys::key;
-pub use pipeline::{DECISIONS_MAX, PIPELINE_CHARGES_MAX, ScriptCall, decode, encode, pipeline_len};
+pub use keys::{key, tag};
+pub use pipeline::{
+    DECISIONS_MAX, PIPELINE_CHARGES_MAX, Redirections, ScriptCall, decode, encode, pipeline_len,
+};
 pub use script::{SCRIPT, SCRIPT_SHA1, is_exact};
+pub use slot::slot;

@@ -25,10 +25,16 @@ pub enum Word<'a> {
     Ignored,
 }
 
+/// What the mode's key begins with, the part that a Redis Cluster hashes.
+#[must_use]
+pub fn tag(prefix: &str) -> String {
+    ["{", prefix, "}"].concat()
+}
+
 /// The key that holds the mode.
 #[must_use]
 pub fn key(prefix: &str) -> String {
-    format!("{{{prefix}}}:1:mode")
+    format!("{}:1:mode", tag(prefix))
 }
 
 /// The pipeline that asks for the mode.
@@ -117,7 +123,7 @@ fn parse(bytes: &[u8]) -> Option<(Mode, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Secret;
+    use crate::policy::{Secret, Topology};
 
     const WORD: &str = "off by=alice at=2026-11-30T12:00:00Z reason=incident 4711";
 
@@ -128,6 +134,7 @@ mod tests {
             key_prefix: "fairshare".to_owned(),
             username: String::new(),
             password: Secret(password.to_owned()),
+            topology: Topology::Single,
         }
     }
 

@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::iter::zip;
 
 use super::StoreError;
+use super::cluster::Redirection;
 use super::decision::{Answer, Decision, Grants, Operation, StoreCharge, Want};
 use super::resp::{Command, Reader, Reply};
 use super::script::{self, SCRIPT, SCRIPT_SHA1};
@@ -27,6 +28,9 @@ pub const PIPELINE_CHARGES_MAX: usize = 2_048;
 /// Integers that say what a level decides.
 const INTEGERS_PER_LEVEL: usize = 4;
 
+/// A command of a Redis Cluster: what follows is meant although the keys are still on their way.
+const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+
 /// How the script is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptCall {
@@ -34,6 +38,8 @@ pub enum ScriptCall {
     Cached,
     /// By its hash, after its text has been sent.
     Load,
+    /// The same, for keys that are on their way to the node of a Redis Cluster that is called.
+    Asking,
 }
 
 /// How many of `decisions`, from the first on, one pipeline takes: at most [`DECISIONS_MAX`], with
@@ -56,7 +62,7 @@ pub fn encode(
 ) -> Vec<u8> {
     let mut pipeline = Vec::new();
     push_auth(policy, &mut pipeline);
-    if call == ScriptCall::Load {
+    if call != ScriptCall::Cached {
         let mut load = Command::default();
         load.text("SCRIPT");
         load.text("LOAD");
@@ -64,6 +70,9 @@ pub fn encode(
         load.write_to(&mut pipeline);
     }
     for decision in decisions.iter().take(pipeline_len(decisions)) {
+        if call == ScriptCall::Asking {
+            pipeline.extend_from_slice(ASKING);
+        }
         evaluation(decision.borrow()).write_to(&mut pipeline);
     }
     pipeline
@@ -108,14 +117,14 @@ fn read_all(
     read_auth(policy, reader)?;
     let load_error = match call {
         ScriptCall::Cached => None,
-        ScriptCall::Load => read_load(reader)?,
+        ScriptCall::Load | ScriptCall::Asking => read_load(reader)?,
     };
     let mut lost = None;
     let read_one = |decision: &_| {
         if let Some(error) = lost {
             return Err(error);
         }
-        let reply = reader.reply().inspect_err(|error| lost = Some(*error))?;
+        let reply = read_next(reader, call).inspect_err(|error| lost = Some(*error))?;
         answer(Borrow::borrow(decision), &reply).map_err(|error| match load_error {
             // The script is missing because it could not be sent: that is what to report.
             Some(cause) if error == StoreError::NoScript => cause,
@@ -159,6 +168,48 @@ pub(super) fn read_auth(policy: &StorePolicy, reader: &mut Reader<'_>) -> Result
             error => error,
         }),
         _ => Err(StoreError::Malformed),
+    }
+}
+
+/// The next decision's reply. Whether the store took the `ASKING` before it shows there.
+fn read_next<'a>(reader: &mut Reader<'a>, call: ScriptCall) -> Result<Reply<'a>, StoreError> {
+    if call == ScriptCall::Asking {
+        reader.reply()?;
+    }
+    reader.reply()
+}
+
+/// The redirections among the replies to what [`encode`] wrote, for one decision after the other.
+#[derive(Debug)]
+pub struct Redirections<'a> {
+    reader: Reader<'a>,
+    call: ScriptCall,
+    lost: bool,
+}
+
+impl<'a> Redirections<'a> {
+    /// Takes the same arguments as [`decode`].
+    #[must_use]
+    pub fn new(policy: &StorePolicy, call: ScriptCall, body: &'a [u8]) -> Self {
+        let mut reader = Reader::new(body);
+        let mut before = read_auth(policy, &mut reader);
+        if call != ScriptCall::Cached {
+            before = before.and_then(|()| read_load(&mut reader).map(drop));
+        }
+        Self { reader, call, lost: before.is_err() }
+    }
+
+    /// Where the next decision is to go, if it is to go elsewhere.
+    pub fn take(&mut self) -> Option<Redirection> {
+        if self.lost {
+            return None;
+        }
+        let reply = read_next(&mut self.reader, self.call);
+        self.lost = reply.is_err();
+        match reply {
+            Ok(Reply::Error(line)) => Redirection::parse(line),
+            _ => None,
+        }
     }
 }
 

@@ -130,7 +130,7 @@ fn push_decimal(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(number.to_string().as_bytes());
 }
 
-fn integer(text: &[u8]) -> Result<i64, StoreError> {
+pub(super) fn integer(text: &[u8]) -> Result<i64, StoreError> {
     let text = str::from_utf8(text).map_err(|_| StoreError::Malformed)?;
     text.parse().map_err(|_| StoreError::Malformed)
 }

@@ -13,6 +13,9 @@ use crate::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Ve
 /// The key that numbers the wake-up queues of all workers.
 const QUEUE_NUMBERS: &str = "fairshare/1/queues";
 
+/// By this header an `ORIGINAL_DST` cluster of Envoy chooses where it connects to.
+const NODE_HEADER: &[u8] = b"x-envoy-original-dst-host";
+
 /// The proxy, from one root context's point of view.
 #[derive(Debug, Default)]
 pub(super) struct WasmHost {
@@ -78,14 +81,17 @@ impl Host for WasmHost {
     }
 
     fn call_store(&mut self, call: &StoreCall<'_>) -> Result<CallId, StoreError> {
-        let headers: [(&[u8], &[u8]); 4] = [
+        // Without a node, the fifth one is left out.
+        let headers: [(&[u8], &[u8]); 5] = [
             (b":method", b"POST"),
             (b":scheme", b"http"),
             (b":path", b"/"),
             (b":authority", b"fairshare-store"),
+            (NODE_HEADER, call.node.unwrap_or_default().as_bytes()),
         ];
+        let headers = headers.get(..if call.node.is_some() { 5 } else { 4 }).unwrap_or_default();
         let millis = u32::try_from(call.timeout.as_millis_ceil()).unwrap_or(u32::MAX);
-        abi::http_call(call.cluster, &headers, call.body, millis)
+        abi::http_call(call.cluster, headers, call.body, millis)
             .map(CallId)
             // There is no such cluster, or no healthy host in it.
             .map_err(|_| StoreError::Unreachable)

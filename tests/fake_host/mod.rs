@@ -10,6 +10,8 @@
     reason = "tests fail by panicking"
 )]
 
+/// Calls of the store.
+mod calls;
 /// What all workers of a process share.
 mod shared_map;
 
@@ -17,6 +19,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+pub use calls::{FakeCall, StoreReply};
 use fairshare::config::{self, ConfigError};
 use fairshare::filter::{MetricId, RateLimitFields, Reply, Step, Worker};
 use fairshare::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
@@ -59,21 +62,10 @@ pub struct Machine {
 /// Another worker's deed.
 pub type Interloper = Box<dyn FnOnce(&mut SharedMap)>;
 
-/// The store's reply to a call's body.
-pub type StoreReply = Result<Vec<u8>, StoreError>;
-
 /// One worker thread.
 pub struct FakeWorker {
     pub worker: Worker,
     pub host: FakeHost,
-}
-
-/// A call that the worker has made.
-pub struct FakeCall {
-    pub id: CallId,
-    pub body: Vec<u8>,
-    /// The time after which the host gives up.
-    pub timeout: Span,
 }
 
 /// The host of one worker.
@@ -211,6 +203,14 @@ impl Process {
     /// Runs all wake-ups and hands every store call to `store`, until nothing is left to do.
     /// Returns what became of the requests that waited.
     pub fn run(&mut self, store: &mut dyn FnMut(&[u8]) -> StoreReply) -> Vec<(StreamId, Outcome)> {
+        self.run_on_nodes(&mut |_, body| store(body))
+    }
+
+    /// The same, with a store of several nodes.
+    pub fn run_on_nodes(
+        &mut self,
+        store: &mut dyn FnMut(Option<&str>, &[u8]) -> StoreReply,
+    ) -> Vec<(StreamId, Outcome)> {
         let mut settled = Vec::new();
         for FakeWorker { worker, host } in &mut self.workers {
             for _ in 0..100 {
@@ -218,8 +218,8 @@ impl Process {
                 if host.wakes > 0 {
                     host.wakes -= 1;
                     worker.on_wake(host, now);
-                } else if let Some(FakeCall { id, body, .. }) = host.calls.pop() {
-                    let reply = store(&body);
+                } else if let Some(FakeCall { id, node, body, .. }) = host.calls.pop() {
+                    let reply = store(node.as_deref(), &body);
                     worker.on_store_reply(host, id, reply.as_deref().map_err(|error| *error), now);
                 } else {
                     break;
@@ -370,7 +370,8 @@ impl Host for FakeHost {
         }
         self.next_call += 1;
         let id = CallId(self.next_call);
-        self.calls.push(FakeCall { id, body: call.body.to_vec(), timeout: call.timeout });
+        let (node, body) = (call.node.map(str::to_owned), call.body.to_vec());
+        self.calls.push(FakeCall { id, node, body, timeout: call.timeout });
         Ok(id)
     }
 

@@ -22,8 +22,12 @@ fn red_1_no_key_is_left_without_expiry() {
     let lease = Operation::Lease(vec![Want { firm: 2, ahead: 1 }; 2]);
     let decisions = [
         ask(&charges),
-        Decision { operation: lease, charges: charges.to_vec() },
-        Decision { operation: Operation::Return(vec![START_US; 2]), charges: charges.to_vec() },
+        Decision { group: 0, operation: lease, charges: charges.to_vec() },
+        Decision {
+            group: 0,
+            operation: Operation::Return(vec![START_US; 2]),
+            charges: charges.to_vec(),
+        },
     ];
     assert!(decide(&redis, &decisions).iter().all(Result::is_ok));
     let pipeline = encode(&policy(), &decisions, ScriptCall::Cached);

@@ -163,9 +163,9 @@ fn a_cluster_takes_decisions_and_its_errors_are_told_apart() {
         &bus,
     ]);
     let keys = [
-        key("fairshare", "dns", Level::Shared, None),
-        key("fairshare", "dns", Level::Tenant, Some(&fairshare::policy::Subject([1; 32]))),
-        key("fairshare", "rdap", Level::Credential, Some(&fairshare::policy::Subject([2; 32]))),
+        key("{fairshare}", "dns", Level::Shared, None),
+        key("{fairshare}", "dns", Level::Tenant, Some(&fairshare::policy::Subject([1; 32]))),
+        key("{fairshare}", "rdap", Level::Credential, Some(&fairshare::policy::Subject([2; 32]))),
     ];
     let slot = |key: &String| redis.run(&["CLUSTER", "KEYSLOT", key]);
     assert_eq!(slot(&keys[0]), slot(&keys[1]));

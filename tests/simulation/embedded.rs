@@ -3,7 +3,7 @@
 //! so that both see the same; in the embedded one that is what `TIME` says anyway.
 
 use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
-use fairshare::policy::{Level, Secret, StorePolicy};
+use fairshare::policy::{Level, Secret, StorePolicy, Topology};
 use fairshare::store::{
     Decision, Operation, SCRIPT, SCRIPT_SHA1, ScriptCall, StoreCharge, Want, encode,
 };
@@ -51,6 +51,7 @@ fn policy() -> StorePolicy {
         key_prefix: String::new(),
         username: String::new(),
         password: Secret::default(),
+        topology: Topology::Single,
     }
 }
 
@@ -78,7 +79,7 @@ fn question(rng: &Rng, prefix: u64, quotas: &[Quota], clocks: &[u64]) -> Decisio
                 .collect(),
         ),
     };
-    Decision { operation, charges }
+    Decision { group: 0, operation, charges }
 }
 
 fn any_quota(rng: &Rng) -> Quota {

@@ -36,6 +36,8 @@ pub mod ports;
 pub mod process;
 /// A Redis of a test's own.
 pub mod redis;
+/// A Redis Cluster of a test's own.
+pub mod redis_cluster;
 /// The reference configuration, filled in for a test.
 pub mod reference;
 /// Numbers from Envoy's admin interface.

@@ -72,7 +72,7 @@ impl Values<'_> {
     fn put_redis(&self, bootstrap: &mut String) {
         match self.redis {
             None => {
-                for name in ["redis_tunnel", "fairshare_redis", "redis"] {
+                for name in ["redis_tunnel", "fairshare_redis", "redis_nodes", "redis"] {
                     cut_item(bootstrap, name);
                 }
             }

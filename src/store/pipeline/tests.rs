@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limiter::{Quota, WindowQuota};
-use crate::policy::{Level, Secret};
+use crate::policy::{Level, Secret, Topology};
 use crate::store::CHARGES_MAX;
 
 fn policy(username: &str, password: &str) -> StorePolicy {
@@ -12,18 +12,23 @@ fn policy(username: &str, password: &str) -> StorePolicy {
         key_prefix: "f".to_owned(),
         username: username.to_owned(),
         password: Secret(password.to_owned()),
+        topology: Topology::Single,
     }
 }
 
 fn decision(levels: &[Level]) -> Decision {
     let quota = Quota::Window(WindowQuota { requests: 5, window: Span::from_secs(1) });
     let charge = |level: &Level| StoreCharge {
-        key: crate::store::key("f", "dns", *level, None),
+        key: crate::store::key("{f}", "dns", *level, None),
         level: *level,
         quota,
         cost: 1,
     };
-    Decision { operation: Operation::Decide, charges: levels.iter().map(charge).collect() }
+    Decision {
+        group: 0,
+        operation: Operation::Decide,
+        charges: levels.iter().map(charge).collect(),
+    }
 }
 
 fn shared() -> Decision {

@@ -1,0 +1,16 @@
+use fairshare::host::CallId;
+use fairshare::store::StoreError;
+use fairshare::units::Span;
+
+/// The store's reply to a call's body.
+pub type StoreReply = Result<Vec<u8>, StoreError>;
+
+/// A call that the worker has made.
+pub struct FakeCall {
+    pub id: CallId,
+    /// The node of the store that it is for; none for whichever answers.
+    pub node: Option<String>,
+    pub body: Vec<u8>,
+    /// The time after which the host gives up.
+    pub timeout: Span,
+}
