@@ -85,7 +85,7 @@ mod parse {
         let (policy, bytes) = (policy(&many_limits(limits)), headers("acme"));
         let view = view(&bytes);
         let identity = policy.identity.identify(&view, None).unwrap();
-        bencher.bench_local(|| policy.plan(black_box(&view), &identity).node.len());
+        bencher.bench_local(|| policy.plan(black_box(&view), &identity, policy.mode).node.len());
     }
 
     #[divan::bench(args = [1, 32])]
