@@ -118,6 +118,10 @@ impl WindowUsage {
         if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.last >= charged_at) {
             bucket.units = bucket.units.saturating_sub(cost);
         }
+        // Else the next charge would join an older bucket, and what that one holds would stay longer.
+        if self.buckets.last().is_some_and(|newest| newest.units == 0) {
+            self.newest_start = Instant::ORIGIN;
+        }
         self.buckets.retain(|bucket| bucket.units > 0);
     }
 
@@ -225,6 +229,16 @@ mod tests {
             usage.charge(&WindowQuota { requests: u64::MAX, window }, 1, at_millis(k));
         }
         assert!(usage.buckets.len() <= MAX_BUCKETS);
+    }
+
+    #[test]
+    fn a_charge_that_is_taken_back_keeps_nothing_longer() {
+        let mut usage = WindowUsage::default();
+        usage.charge(&SECOND, 10, at_millis(0));
+        let charged_at = usage.charge(&SECOND, 5, at_millis(990));
+        usage.refund(&SECOND, 5, charged_at, at_millis(990));
+        usage.charge(&SECOND, 1, at_millis(991));
+        assert_eq!(usage.peek(&SECOND, 0, at_millis(1000)).remaining, 9);
     }
 
     #[test]

@@ -122,7 +122,10 @@ impl<'a> Network<'a> {
             5..12 => call.reply_after = rng.within(0, timeout),
             12..15 => (call.executions, call.end) = (vec![], CallEnd::Timeout),
             15..19 => call.end = CallEnd::Timeout,
-            19..23 => call.executions.push(now + rng.within(0, 2 * timeout)),
+            // What gives units back must not come twice; Envoy sends nothing again by itself.
+            19..23 if !gives_back(&call.body) => {
+                call.executions.push(now + rng.within(0, 2 * timeout))
+            }
             23..26 => call.cut.1 = rng.within(0, 1000),
             26..28 => call.cut.0 = rng.within(0, 1000),
             28..30 => call.end = CallEnd::Reset,
@@ -188,6 +191,12 @@ impl<'a> Network<'a> {
 /// The first parts of a thousand of `bytes`.
 fn part(bytes: &[u8], thousandths: u64) -> &[u8] {
     &bytes[..bytes.len() * usize::try_from(thousandths).unwrap() / 1000]
+}
+
+/// Whether a body gives units back.
+fn gives_back(mut body: &[u8]) -> bool {
+    let mut commands = std::iter::from_fn(|| read_command(&mut body));
+    commands.any(|command| command.iter().any(|argument| argument == b"return"))
 }
 
 /// Script calls in a body.
