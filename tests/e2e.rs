@@ -61,10 +61,7 @@ use std::fs;
 use std::rc::Rc;
 use std::time::Duration;
 
-use scenarios::{
-    Rig, auth, by, client, expect, global_limit, identity, in_flight, merged, mode, node,
-    node_limit, store, window,
-};
+use scenarios::{Rig, by, expect, global_limit, merged, node_limit, store, window};
 use serde_json::{Value, json};
 use support::client::{Connection, Request, Response};
 use support::envoy::{Envoy, Update};
@@ -166,83 +163,7 @@ impl Drop for EnvoyRig {
     }
 }
 
-macro_rules! on_envoy {
-    ($rig:expr => $($module:ident :: $scenario:ident),* $(,)?) => {
-        $(#[test] fn $scenario() { $module::$scenario(&mut $rig); })*
-    };
-}
-
-on_envoy!(EnvoyRig::default() =>
-    node::over_rate_answers_429_with_retry_after,
-    node::tenants_do_not_share_buckets,
-    node::refused_request_spends_nothing,
-    node::two_workers_share_one_budget,
-    node::default_tenant_skips_tenant_window,
-    node::kill_switch_off_restores_shared_only,
-    node::cfg_4_overrides_replace_the_tenant_level,
-    node::namespaces_are_independent,
-    node::gcra_admits_its_burst_at_once,
-    node::probes_are_exempt,
-    node::a_changed_limit_applies_to_current_usage,
-    node::bad_update_keeps_the_old_config,
-    node::shadow_refuses_nothing,
-    node::met_1_metrics_add_up,
-    in_flight::a_full_cap_refuses_until_a_request_ends,
-    in_flight::a_lowered_cap_refuses_until_use_has_fallen,
-    in_flight::a_cap_of_zero_refuses_everything,
-    in_flight::refused_request_holds_nothing,
-    in_flight::overrides_and_the_fair_share_switch_hold_for_caps,
-    in_flight::a_shadow_cap_refuses_nothing,
-    identity::duplicate_tenant_header_is_refused,
-    identity::non_utf8_headers_never_trap,
-    identity::idn_3_missing_tenant_follows_its_policy,
-    identity::header_names_have_no_case,
-    identity::long_names_are_refused_and_separators_do_not_collide,
-    identity::crd_1_one_credential_has_one_bucket,
-    identity::joined_credentials_are_refused,
-    identity::an_overridden_credential_level_counts_by_itself,
-);
-
-on_envoy!(EnvoyRig::default() =>
-    client::forged_forwarded_for_does_not_escape,
-    client::crd_3_hops_are_counted_from_the_right,
-    auth::auth_failures_throttle_only_that_client,
-    auth::only_what_the_rule_means_is_a_failure,
-    auth::auth_failures_in_shadow_refuse_nothing,
-    client::the_client_level_holds_for_everyone,
-    identity::bound_credential_decides_tenant,
-);
-
-on_envoy!(EnvoyRig::with_redis() =>
-    in_flight::caps_of_a_global_limit_hold_on_the_node,
-    store::strict_limits_are_decided_in_the_store,
-    store::the_node_gives_back_what_the_store_refuses,
-    store::redis_down_follows_on_store_error,
-    store::a_global_shadow_limit_is_only_counted,
-    client::a_client_level_is_counted_in_the_store,
-    store::leased_limits_admit_what_they_say,
-    store::refused_traffic_never_reaches_redis,
-    store::a_large_leased_limit_takes_few_calls,
-    store::breaker_opens_probes_and_closes,
-    store::retry_after_is_the_longest_wait,
-);
-
-macro_rules! with_an_operator {
-    ($($scenario:ident),* $(,)?) => {
-        $(#[test] fn $scenario() {
-            let mut rig = EnvoyRig::with_redis();
-            let redis = rig.redis.clone().expect("a Redis");
-            mode::$scenario(&mut rig, &mut |command| drop(redis.run(command)));
-        })*
-    };
-}
-
-with_an_operator!(
-    a_mode_in_the_store_holds_while_it_stands,
-    what_is_no_mode_is_ignored,
-    a_mode_ends_in_time_without_the_store,
-    slots_come_back_while_it_is_off,
-);
+scenarios::every_scenario!(EnvoyRig);
 
 #[test]
 fn red_3_a_forgotten_script_is_sent_again() {
