@@ -122,6 +122,11 @@ impl Rig for EnvoyRig {
     }
 
     fn update(&mut self, plugin: &Value) -> Result<(), String> {
+        if let (Some(redis), Some(prefix)) =
+            (&self.redis, plugin.pointer("/store/key_prefix").and_then(Value::as_str))
+        {
+            redis.age(prefix);
+        }
         let Some(envoy) = &mut self.envoy else {
             // What is held goes on under its own configuration.
             let mut builder = Envoy::builder(plugin).drain_seconds(60);

@@ -104,6 +104,11 @@ impl Rig for FakeRig {
     }
 
     fn update(&mut self, plugin: &Value) -> Result<(), String> {
+        if let (Some(redis), Some(prefix)) =
+            (&self.redis, plugin.pointer("/store/key_prefix").and_then(Value::as_str))
+        {
+            redis.age(prefix);
+        }
         let updated = match &mut self.process {
             Some(process) => process.update(&plugin.to_string()),
             None => Process::new(&plugin.to_string(), WORKERS).map(|new| self.process = Some(new)),

@@ -20,6 +20,9 @@ mod changes;
 /// What a decision charges, and what it leaves alone.
 #[path = "redis/deciding.rs"]
 mod deciding;
+/// What is noticed of a loss of state.
+#[path = "redis/epochs.rs"]
+mod epochs;
 /// That no key stays behind, and none leaves too early.
 #[path = "redis/expiry.rs"]
 mod expiry;
@@ -42,9 +45,10 @@ mod tools;
 
 use fairshare::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
 use fairshare::policy::{Level, Secret, StorePolicy, Topology};
+use fairshare::store::epoch::State;
 use fairshare::store::{
-    Answer, DECISIONS_MAX, Decision, SCRIPT, SCRIPT_SHA1, ScriptCall, StoreCharge, StoreError,
-    decode, encode, key, pipeline_len,
+    Answer, DECISIONS_MAX, Decision, Operation, SCRIPT, SCRIPT_SHA1, ScriptCall, StoreCharge,
+    StoreError, decode, encode, key, pipeline_len, record_key,
 };
 use fairshare::units::Span;
 use redis::{Redis, Value, command};
@@ -60,12 +64,22 @@ const TIMED_SLACK_MS: i64 = 600_000;
 /// A server, and the script in it with its clock in the test's hands.
 struct Timed {
     redis: Redis,
+    script: String,
     script_sha1: String,
 }
 
 impl Timed {
+    /// With a store that has been in use for long.
     fn start() -> Self {
-        let redis = Redis::start();
+        Self::with(aged())
+    }
+
+    /// With a store that nobody has used.
+    fn fresh() -> Self {
+        Self::with(Redis::start())
+    }
+
+    fn with(redis: Redis) -> Self {
         // The time is the last argument; the script never sees that it was there.
         let script = replaced_once(SCRIPT, "redis.call('TIME')", "{ 0, table.remove(ARGV) }");
         // Keys expire by Redis's own clock, and no test's keys may expire while it runs.
@@ -74,7 +88,7 @@ impl Timed {
         let Value::Text(script_sha1) = redis.run(&["SCRIPT", "LOAD", &script]) else {
             panic!("the script does not load")
         };
-        Self { redis, script_sha1 }
+        Self { redis, script, script_sha1 }
     }
 
     /// Decides one after the other, each at its own time.
@@ -111,6 +125,13 @@ impl Timed {
 fn replaced_once(text: &str, old: &str, new: &str) -> String {
     assert_eq!(text.matches(old).count(), 1, "{old:?} in the script");
     text.replace(old, new)
+}
+
+/// A store that has been in use for long.
+fn aged() -> Redis {
+    let redis = Redis::start();
+    redis.age("f");
+    redis
 }
 
 /// Decides with the script as it is, on Redis's own clock.
@@ -156,9 +177,15 @@ fn gcra(rate: u64, per_us: u64, burst: u64) -> Quota {
 }
 
 fn charge(key: &str, quota: Quota, cost: u64) -> StoreCharge {
-    StoreCharge { key: key.to_owned(), level: Level::Shared, quota, cost }
+    StoreCharge { key: key.to_owned(), level: Level::Shared, quota, cost, hold: false }
 }
 
 fn ask(charges: &[StoreCharge]) -> Decision {
-    Decision { group: 0, operation: fairshare::store::Operation::Decide, charges: charges.to_vec() }
+    asked(Operation::Decide, charges)
+}
+
+/// An operation of a caller that knows nothing of the store's epochs.
+fn asked(operation: Operation, charges: &[StoreCharge]) -> Decision {
+    let (charges, record) = (charges.to_vec(), record_key("{f}"));
+    Decision { group: 0, operation, charges, record, known: State::NONE }
 }

@@ -1,6 +1,8 @@
 //! Whatever the store says, nobody is given what was not asked for.
 
-use fairshare::store::{Decision, Operation, ScriptCall, Want, decode};
+use fairshare::store::{
+    Decision, Operation, PARTS_MAX, Part, ScriptCall, Want, decode, record_key,
+};
 
 use crate::bytes::Bytes;
 use crate::policies::{plan, policy};
@@ -13,10 +15,12 @@ pub fn run(bytes: &[u8]) {
     let leased = plan(&policy, "/leased").leased;
     let call = [ScriptCall::Cached, ScriptCall::Load][bytes.below(2)];
     let decisions: Vec<Decision> = (0..1 + bytes.below(4))
-        .map(|_| match bytes.below(4) {
+        .map(|_| match bytes.below(6) {
             0 => Decision::decide(&leased, &policy),
             1 => Decision::strict(&leased, &policy),
             2 => Decision::give_back(&leased, bytes.number(), &policy),
+            3 => Decision::restore(&leased[0], [Part::default(); PARTS_MAX], &policy),
+            4 => Decision::poll(record_key("f")),
             _ => {
                 let want = Want { firm: bytes.byte().into(), ahead: bytes.byte().into() };
                 Decision::lease(&leased, vec![want; leased.len()], &policy)
@@ -32,12 +36,12 @@ pub fn run(bytes: &[u8]) {
             assert_eq!((answer.admitted, answer.levels.len()), (all, decision.charges.len()));
         }
         let Operation::Lease(wants) = &decision.operation else {
-            assert_eq!(answer.grants, None);
+            let charged = answer.admitted && decision.operation == Operation::Decide;
+            assert!(charged || answer.units.iter().all(|units| *units == 0));
             continue;
         };
-        let granted = answer.grants.expect("units by charge").units;
-        assert_eq!((granted.len(), answer.levels.len()), (wants.len(), wants.len()));
-        for ((units, want), charge) in granted.into_iter().zip(wants).zip(&decision.charges) {
+        assert_eq!((answer.units.len(), answer.levels.len()), (wants.len(), wants.len()));
+        for ((units, want), charge) in answer.units.into_iter().zip(wants).zip(&decision.charges) {
             assert_eq!(answer.admitted, units >= charge.cost);
             assert!(units <= charge.cost.max(want.firm) + want.ahead, "{units} for {want:?}");
         }

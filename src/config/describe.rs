@@ -6,8 +6,8 @@ use std::fmt::{self, Write as _};
 use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{
     AuthFailures, Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels,
-    Limit, Matcher, Missing, MissingCredential, Mode, OnStoreError, Policy, RateLimitHeaders,
-    Scope, StorePolicy, TenantSource, Topology,
+    Limit, Matcher, Missing, MissingCredential, Mode, OnStateLoss, OnStoreError, Policy,
+    RateLimitHeaders, Scope, StorePolicy, TenantSource, Topology,
 };
 
 /// The policy in plain words, several lines of them. Shows no secret.
@@ -167,6 +167,11 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
         };
         writeln!(text, "  decided: {decided}")?;
         writeln!(text, "  store out of reach: {}", on_store_error(limit.on_store_error))?;
+        let lost = match limit.on_state_loss {
+            OnStateLoss::Rebuild => "rebuild, the nodes tell it what was granted to them",
+            OnStateLoss::Hold => "hold, nothing is granted while lost units could count",
+        };
+        writeln!(text, "  store lost its state: {lost}")?;
     }
     let mode = match limit.shadow {
         true => "shadow, requests over it are counted as such and let through",

@@ -7,7 +7,8 @@ use super::levels::{self, Terms};
 use super::reader::{Fields, Node, choose};
 use super::{in_flight, matching, names, number};
 use crate::policy::{
-    Consistency, LEVELS, Limit, LimitId, MAX_LIMITS, Matcher, Mode, OnStoreError, Scope,
+    Consistency, LEVELS, Limit, LimitId, MAX_LIMITS, Matcher, Mode, OnStateLoss, OnStoreError,
+    Scope,
 };
 
 /// What `local_fraction` is where it is not given: half, so that two nodes that have lost the store
@@ -15,7 +16,7 @@ use crate::policy::{
 const DEFAULT_LOCAL_FRACTION_PPM: u64 = 500_000;
 const MILLION: u64 = 1_000_000;
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "name",
     "match",
     "scope",
@@ -28,6 +29,7 @@ const FIELDS: [&str; 13] = [
     "cost",
     "on_store_error",
     "local_fraction",
+    "on_state_loss",
     "mode",
 ];
 
@@ -89,6 +91,7 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
         in_flight_overrides: seeded(0),
         cost,
         on_store_error: read_on_store_error(&fields, scope),
+        on_state_loss: read_on_state_loss(&fields),
         shadow: read_shadow(&fields),
     };
     if scope == Some(Scope::Node) {
@@ -125,6 +128,13 @@ fn read_consistency(fields: &Fields<'_>) -> Consistency {
         [("leased", Consistency::Leased), ("strict", Consistency::Strict)];
     let consistency = fields.get("consistency").and_then(|node| node.choice(&CHOICES));
     consistency.unwrap_or(Consistency::Leased)
+}
+
+fn read_on_state_loss(fields: &Fields<'_>) -> OnStateLoss {
+    const CHOICES: [(&str, OnStateLoss); 2] =
+        [("rebuild", OnStateLoss::Rebuild), ("hold", OnStateLoss::Hold)];
+    let chosen = fields.get("on_state_loss").and_then(|node| node.choice(&CHOICES));
+    chosen.unwrap_or(OnStateLoss::Rebuild)
 }
 
 fn read_on_store_error(fields: &Fields<'_>, scope: Option<Scope>) -> OnStoreError {
@@ -168,7 +178,7 @@ fn read_shadow(fields: &Fields<'_>) -> bool {
 
 /// A limit of the node never asks the store.
 fn refuse_store_rules(fields: &Fields<'_>) {
-    for name in ["consistency", "on_store_error", "local_fraction"] {
+    for name in ["consistency", "on_store_error", "local_fraction", "on_state_loss"] {
         if fields.has(name) {
             let fix = "remove it, or write \"scope\": \"global\"";
             fields.fail(name, Fault::new("does nothing on a limit of scope \"node\"", fix));

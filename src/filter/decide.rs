@@ -210,13 +210,15 @@ impl Worker {
         host: &mut impl Host,
         mut waiting: Waiting,
         charges: &Rc<[Charge]>,
-        result: Result<Answer, StoreError>,
+        (result, is_current): (Result<Answer, StoreError>, bool),
         now: Instant,
     ) -> Option<Step> {
         let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
-        let Ok(Answer { admitted, levels, grants }) = result else {
+        let Ok(answer) = result else {
             return self.advance_without(host, waiting, Unanswered::Group(group), now);
         };
+        self.note_granted(host, charges, &answer, is_current, now);
+        let Answer { admitted, levels, clock_us, .. } = answer;
         // After a grant as after a refusal, the store says whether a further request would fit.
         for (charge, told) in charges.iter().zip(&levels) {
             self.leases.remember(charge, *told, now);
@@ -231,7 +233,7 @@ impl Worker {
         waiting.charged.push(Charged {
             judgements: judge(charges, &levels),
             charges: Rc::clone(charges),
-            granted_at_us: grants.map_or(0, |grants| grants.clock_us),
+            granted_at_us: clock_us,
         });
         self.advance(host, waiting, now)
     }
@@ -256,7 +258,7 @@ impl Worker {
             self.leases.unspend(&waiting.leased, spends);
         }
         for Charged { charges, granted_at_us, .. } in &waiting.charged {
-            self.return_strict(host, charges, *granted_at_us, now);
+            self.give_back_strict(host, charges, *granted_at_us, now);
         }
     }
 

@@ -15,7 +15,7 @@ impl Worker {
         let streams = &self.streams;
         self.group.send(host, store, &self.groups, now, |asker| match asker {
             Asker::Stream(stream, _) => streams.contains_key(stream),
-            Asker::Shadow(_) | Asker::Lease(..) | Asker::Return(_) | Asker::Probe(_) => true,
+            _ => true,
         });
     }
 
@@ -23,13 +23,19 @@ impl Worker {
         self.note_calls(host, now);
         for delivery in self.group.take_ready() {
             match delivery {
-                Delivery::Answer(asker, result) => {
+                Delivery::Answer(asker, result, group) => {
                     let metric = match &result {
                         Ok(_) => self.metrics.store_ok(),
                         Err(error) => self.metrics.store_error(*error),
                     };
-                    host.count(metric, 1);
-                    self.deliver_answer(host, asker, result, now);
+                    if asker != Asker::Poll {
+                        host.count(metric, 1);
+                    }
+                    let is_current = match &result {
+                        Ok(answer) => self.group.is_current(answer, group),
+                        Err(_) => false,
+                    };
+                    self.deliver_answer(host, asker, (result, is_current), now);
                 }
                 Delivery::GoOn(stream, unanswered) => {
                     self.deliver_to(host, stream, |worker, host, waiting| {
@@ -47,26 +53,30 @@ impl Worker {
         &mut self,
         host: &mut H,
         asker: Asker,
-        result: Result<Answer, StoreError>,
+        (result, is_current): (Result<Answer, StoreError>, bool),
         now: Instant,
     ) {
         match asker {
             Asker::Stream(stream, charges) if self.waits(stream) => {
                 self.deliver_to(host, stream, |worker, host, waiting| {
-                    worker.settle(host, waiting, &charges, result, now)
+                    worker.settle(host, waiting, &charges, (result, is_current), now)
                 });
             }
             // Charged for a request that is gone, or was decided without the store.
             Asker::Stream(_, charges) => {
-                if let Ok(Answer { admitted: true, grants: Some(grants), .. }) = result {
-                    self.return_strict(host, &charges, grants.clock_us, now);
+                if let Ok(Answer { admitted: true, clock_us, .. }) = result {
+                    self.return_strict(host, &charges, clock_us, now);
                 }
             }
             Asker::Shadow(charges) => {
                 let verdicts = result.map(|answer| answer.levels).unwrap_or_default();
                 self.count_shadow(host, &judge(&charges, &verdicts));
             }
-            Asker::Lease(charges, sent_at) => self.on_leases(&charges, sent_at, result, now),
+            Asker::Lease(charges, sent_at) => {
+                self.on_leases(host, &charges, sent_at, (result, is_current), now);
+            }
+            Asker::Report(charges) => self.on_report(&charges, &result, is_current),
+            Asker::Poll => {}
             Asker::Return(units) => self.leases.returned(units, result.is_ok()),
             Asker::Probe(group) => self.on_probe(host, group, result.is_ok(), now),
         }

@@ -7,10 +7,12 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::ended::Ended;
 use super::key_groups::KeyGroups;
 use crate::host::{CallId, Host, StoreCall, StreamId};
 use crate::policy::{Charge, StorePolicy};
 use crate::store::cluster::{Node, Redirection};
+use crate::store::epoch::Known;
 use crate::store::{
     Answer, DECISIONS_MAX, Decision, PIPELINE_CHARGES_MAX, Redirections, ScriptCall, StoreError,
     decode, encode,
@@ -47,8 +49,12 @@ pub(super) enum Asker {
     Lease(Rc<[Charge]>, Instant),
     /// Nobody waits: so many units go back.
     Return(u64),
+    /// Nobody waits: the store is told what is charged to the one charge.
+    Report(Rc<[Charge]>),
     /// Nobody waits: does the store answer about this group of keys?
     Probe(usize),
+    /// Nobody waits: which state is the store in?
+    Poll,
 }
 
 /// A decision that is wanted from the store.
@@ -83,22 +89,11 @@ struct Call {
     deadline: Instant,
 }
 
-/// How calls ended.
-#[derive(Debug, Default)]
-pub(super) struct Ended {
-    /// How long each took.
-    pub(super) times: Vec<Span>,
-    /// For each call and each group of keys that it was about: answered, or why not.
-    pub(super) results: Vec<(usize, Result<(), StoreError>)>,
-    /// The redirections that were followed.
-    pub(super) followed: Vec<StoreError>,
-}
-
 /// What someone is to hear.
 #[derive(Debug)]
 pub(super) enum Delivery {
-    /// What the store, or its absence, said.
-    Answer(Asker, Result<Answer, StoreError>),
+    /// What the store, or its absence, said, and about which group of keys.
+    Answer(Asker, Result<Answer, StoreError>, usize),
     /// To a request: its leases may be there now, or some of its limits are to be decided without the
     /// store.
     GoOn(StreamId, Unanswered),
@@ -126,9 +121,27 @@ pub(super) struct GroupCommit {
     ready: VecDeque<Delivery>,
     /// Calls that ended since the last look.
     ended: Ended,
+    /// What is known of the store's records.
+    pub(super) known: Vec<Known>,
 }
 
 impl GroupCommit {
+    /// No jobs yet, and nothing known but where the records are.
+    pub(super) fn new(known: Vec<Known>) -> Self {
+        Self { known, ..Self::default() }
+    }
+
+    /// Whether few enough jobs wait that `more` can join them.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        self.waiting.len() <= more
+    }
+
+    /// Whether an answer is of the latest epoch that is known of its group of keys.
+    pub(super) fn is_current(&self, answer: &Answer, group: usize) -> bool {
+        let known = self.known.iter().find(|known| known.group == group);
+        known.is_none_or(|known| known.state.epoch == answer.state.epoch)
+    }
+
     /// Takes a job on.
     ///
     /// # Errors
@@ -167,7 +180,7 @@ impl GroupCommit {
     ) {
         let mut made: Vec<Call> = Vec::new();
         let mut left = VecDeque::new();
-        while let Some(job) = self.waiting.pop_front() {
+        while let Some(mut job) = self.waiting.pop_front() {
             let node = job.ticket.detour.clone().or_else(|| groups.node(job.decision.group));
             let joins = made.iter().rposition(|call| call.takes(&job, node.as_ref()));
             if joins.is_none() && !self.may_call(node.as_ref(), &made) {
@@ -185,6 +198,9 @@ impl GroupCommit {
             if job.ticket.deadline.since(now) < TIMEOUT_MIN {
                 self.fail(job.ticket, StoreError::Timeout);
                 continue;
+            }
+            if let Some(known) = self.known.iter().find(|known| known.group == job.decision.group) {
+                job.decision.known = known.state;
             }
             match joins.and_then(|place| made.get_mut(place)) {
                 Some(call) => call.push(job),
@@ -263,7 +279,11 @@ impl GroupCommit {
             } else {
                 let result = answer.as_ref().map(drop).map_err(|error| *error);
                 self.ended.note(from, decision.group, result);
-                self.ready.push_back(Delivery::Answer(ticket.asker, answer));
+                let known = self.known.iter_mut().find(|known| known.group == decision.group);
+                if let (Some(known), Ok(answer)) = (known, &answer) {
+                    known.learn(answer, now);
+                }
+                self.ready.push_back(Delivery::Answer(ticket.asker, answer, decision.group));
             }
         }
     }
@@ -277,7 +297,7 @@ impl GroupCommit {
     }
 
     fn fail(&mut self, ticket: Ticket, error: StoreError) {
-        self.ready.push_back(Delivery::Answer(ticket.asker, Err(error)));
+        self.ready.push_back(Delivery::Answer(ticket.asker, Err(error), 0));
     }
 
     /// Takes up again what was to wait for a tick.
@@ -368,22 +388,5 @@ impl Call {
         self.deadline = self.deadline.max(ticket.deadline);
         self.tickets.push(ticket);
         self.decisions.push(decision);
-    }
-}
-
-impl Ended {
-    /// Begins to note the results of a call. Returns where they begin.
-    fn begin(&mut self, time: Span) -> usize {
-        self.times.push(time);
-        self.results.len()
-    }
-
-    /// Notes a result for a group. Where there is an answer among them, the group was answered.
-    fn note(&mut self, from: usize, group: usize, result: Result<(), StoreError>) {
-        match self.results.iter_mut().skip(from).find(|(noted, _)| *noted == group) {
-            Some((_, noted)) if result.is_ok() => *noted = result,
-            Some(_) => {}
-            None => self.results.push((group, result)),
-        }
     }
 }

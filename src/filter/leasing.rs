@@ -10,9 +10,8 @@ use super::worker::Worker;
 use crate::host::{Host, StreamId};
 use crate::map::Map;
 use crate::policy::{Charge, Policy};
-use crate::store::lease::LeaseTerms;
 use crate::store::leases::LeaseKey;
-use crate::store::{Answer, Decision, Grants, StoreError};
+use crate::store::{Answer, Decision, LeaseTerms, StoreError};
 use crate::units::Instant;
 
 /// Questions that wait or are under way, by the leases that they are about.
@@ -101,14 +100,18 @@ impl Worker {
     /// Takes what the store granted, and lets those who waited try again.
     pub(super) fn on_leases(
         &mut self,
+        host: &mut impl Host,
         charges: &[Charge],
         sent_at: Instant,
-        result: Result<Answer, StoreError>,
+        (result, is_current): (Result<Answer, StoreError>, bool),
         now: Instant,
     ) {
         let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
         let unanswered = match result {
-            Ok(Answer { levels, grants: Some(Grants { clock_us, units }), .. }) => {
+            Ok(answer) => {
+                let charged: Vec<Charge> = charges.iter().map(as_charged).collect();
+                self.note_granted(host, &charged, &answer, is_current, now);
+                let Answer { levels, units, clock_us, .. } = answer;
                 for ((charge, units), told) in charges.iter().zip(units).zip(levels) {
                     self.leases.take(charge, (units, clock_us), told, sent_at, now);
                 }
@@ -137,11 +140,8 @@ impl Worker {
         let groups = &self.groups;
         let is_asked = |charge: &Charge| groups.is_asked(policy.key_group(charge.place));
         for (charge, parcel) in self.leases.leftovers(now, is_asked) {
-            let charge = Charge {
-                cost: parcel.units,
-                quota: *LeaseTerms::of(&charge.quota).charged(),
-                ..charge
-            };
+            let charge = Charge { cost: parcel.units, ..as_charged(&charge) };
+            self.ledger.given_back(&charge, parcel.units, parcel.granted_at_us);
             let decision = Decision::give_back(&[charge], parcel.granted_at_us, &policy);
             let job = self.job(Asker::Return(parcel.units), decision, deadline);
             self.group.add_awake(job);
@@ -167,6 +167,20 @@ impl Worker {
         self.add(host, job)
     }
 
+    /// Sends back what was charged for a request, and noted as granted.
+    pub(super) fn give_back_strict(
+        &mut self,
+        host: &mut impl Host,
+        charges: &[Charge],
+        granted_at_us: u64,
+        now: Instant,
+    ) {
+        for charge in charges {
+            self.ledger.given_back(charge, charge.cost, granted_at_us);
+        }
+        self.return_strict(host, charges, granted_at_us, now);
+    }
+
     /// Sends back what the store has charged for a request that is not let through after all. Where
     /// it cannot be sent, the units stay spent.
     pub(super) fn return_strict(
@@ -181,6 +195,12 @@ impl Worker {
         let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
         let _ = self.add(host, job);
     }
+}
+
+/// The charge in the terms of the store.
+fn as_charged(charge: &Charge) -> Charge {
+    let quota = *LeaseTerms::of(&charge.quota, charge.cost).charged();
+    Charge { quota, ..charge.clone() }
 }
 
 fn keys(charges: &[Charge]) -> Vec<LeaseKey> {

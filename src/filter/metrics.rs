@@ -99,7 +99,9 @@ const THROTTLED: MetricId = MetricId(12);
 const THROTTLED_IN_SHADOW: MetricId = MetricId(13);
 const MODE: MetricId = MetricId(14);
 const MODE_READS: [MetricId; 3] = [MetricId(15), MetricId(16), MetricId(17)];
-const FIXED: usize = 18;
+const STATE_LOST: MetricId = MetricId(18);
+const KEY_LOST: MetricId = MetricId(19);
+const FIXED: usize = 20;
 
 impl Code {
     /// The name in answers and metrics.
@@ -180,6 +182,7 @@ impl Metrics {
             names.push(request("none", Level::Client.name(), outcome.name()));
         }
         names.extend(MODE_NAMES.map(str::to_owned));
+        names.extend(["store", "key"].map(|of| format!("fairshare_state_losses.of={of}")));
         names.extend(CODES.map(|code| format!("fairshare_refusals.code={}", code.name())));
         names.extend(
             StoreError::ALL.map(|error| format!("fairshare_store_calls.result={}", error.name())),
@@ -276,6 +279,18 @@ impl Metrics {
     #[must_use]
     pub const fn given_up(&self) -> MetricId {
         GIVEN_UP
+    }
+
+    /// Losses of the store's state: new epochs.
+    #[must_use]
+    pub const fn state_lost(&self) -> MetricId {
+        STATE_LOST
+    }
+
+    /// Losses of single keys in the store.
+    #[must_use]
+    pub const fn key_lost(&self) -> MetricId {
+        KEY_LOST
     }
 
     /// Decisions that the store answered.

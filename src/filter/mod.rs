@@ -8,6 +8,7 @@ mod auth_failures;
 mod breaker;
 mod decide;
 mod deliver;
+mod ended;
 mod fields;
 mod finish;
 mod group_commit;
@@ -18,6 +19,7 @@ mod metrics;
 mod mode;
 mod probing;
 mod refusal;
+mod state_loss;
 mod worker;
 
 pub use fields::RateLimitFields;

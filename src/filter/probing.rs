@@ -1,10 +1,10 @@
 //! A worker's part in giving the store up and probing it.
 
 use super::breaker::PAUSE;
-use super::group_commit::{Asker, Ended, Job};
+use super::ended::Ended;
+use super::group_commit::{Asker, Job};
 use super::worker::Worker;
 use crate::host::Host;
-use crate::policy::Scope;
 use crate::store::health::Advice;
 use crate::store::{Decision, StoreError};
 use crate::units::{Instant, Span};
@@ -55,7 +55,8 @@ impl Worker {
                 Advice::Trust => group.trust(),
                 Advice::Wait => {}
                 Advice::Probe => {
-                    if let Some(decision) = self.probe(number) {
+                    let known = self.group.known.iter().find(|known| known.group == number);
+                    if let Some(decision) = known.map(Decision::poll) {
                         let job = self.job(Asker::Probe(number), decision, now.plus(timeout));
                         self.group.add_awake(job);
                     }
@@ -78,13 +79,5 @@ impl Worker {
                 group.trust();
             }
         }
-    }
-
-    /// A question that charges nothing: how full the first global limit of a group is.
-    fn probe(&self, group: usize) -> Option<Decision> {
-        let mut global = self.policy.limits.iter().enumerate().filter(|(place, limit)| {
-            limit.scope == Scope::Global && self.policy.key_group(*place) == group
-        });
-        global.find_map(|(place, limit)| Decision::look(limit, place, &self.policy))
     }
 }

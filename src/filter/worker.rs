@@ -24,11 +24,13 @@ use super::mode::ModeInForce;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
-use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView, Subject};
-use crate::store::StoreError;
+use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView, Scope, Subject};
+use crate::store::epoch::Known;
 use crate::store::leases::Leases;
+use crate::store::ledger::Ledger;
 use crate::store::node::NodeStore;
 use crate::store::top_refused::TopRefused;
+use crate::store::{StoreError, record_key, tag};
 use crate::units::{Instant, Span};
 
 /// How often the worker does what need not be done at once.
@@ -59,6 +61,7 @@ pub struct Worker {
     chores_at: Instant,
     pub(super) groups: KeyGroups,
     pub(super) leases: Leases,
+    pub(super) ledger: Ledger,
     pub(super) refused: TopRefused,
     /// Leases that are being asked for.
     pub(super) questions: Questions,
@@ -87,11 +90,12 @@ impl Worker {
             metrics: Metrics::new(&policy),
             node: NodeStore::new(&policy.namespace, seed_candidate),
             streams: seeded(0),
-            group: GroupCommit::default(),
+            group: GroupCommit::new(records(&policy)),
             deadlines: VecDeque::new(),
             chores_at: Instant::ORIGIN,
             groups: KeyGroups::new(&policy),
             leases: Leases::new(seed_candidate),
+            ledger: Ledger::new(seed_candidate),
             refused: TopRefused::new(&policy.namespace),
             questions: seeded(seed_candidate),
             policy,
@@ -197,6 +201,7 @@ impl Worker {
 
     /// The wake-up that [`Host::wake`] asked for.
     pub fn on_wake(&mut self, host: &mut impl Host, now: Instant) {
+        self.report_losses(host, now);
         self.send(host, now);
         self.deliver(host, now);
     }
@@ -239,6 +244,7 @@ impl Worker {
         if let Some(store) = &self.policy.store {
             self.groups.ask(host, store, now);
         }
+        self.watch_store(host, now);
         self.return_leftovers(now);
         self.count_lease_events(host);
         self.tell_refused(host, now);
@@ -249,6 +255,21 @@ impl Worker {
             host.record(self.metrics.in_flight(), in_flight);
         }
     }
+}
+
+/// The records of the store's epochs, one for each group of keys that holds usage.
+fn records(policy: &Policy) -> Vec<Known> {
+    let mut records: Vec<Known> = Vec::new();
+    let limits = policy.limits.iter().enumerate();
+    for (place, limit) in limits.filter(|(_, limit)| limit.scope == Scope::Global) {
+        let group = policy.key_group(place);
+        let is_new = records.iter().all(|known| known.group != group);
+        if let (Some(store), true) = (&policy.store, is_new) {
+            let record = record_key(&tag(store, &limit.name));
+            records.push(Known::new(&policy.namespace, group, record));
+        }
+    }
+    records
 }
 
 impl Stream {

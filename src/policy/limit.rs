@@ -62,6 +62,15 @@ pub enum OnStoreError {
     Deny,
 }
 
+/// What a global limit does where the store has lost usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStateLoss {
+    /// The nodes tell the store what was granted to them.
+    Rebuild,
+    /// Nothing is granted until no lost unit can still count.
+    Hold,
+}
+
 /// What each level allows; none where the limit has no such level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
@@ -104,6 +113,8 @@ pub struct Limit {
     pub cost: u64,
     /// What happens while the store is out of reach.
     pub on_store_error: OnStoreError,
+    /// What happens where the store has lost usage.
+    pub on_state_loss: OnStateLoss,
     /// Evaluated by itself and only counted.
     pub shadow: bool,
 }

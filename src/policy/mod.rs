@@ -24,7 +24,9 @@ pub use identity::{
     CredentialPolicy, CredentialSource, Identity, IdentityPart, IdentityPolicy, IdentityRefusal,
     Missing, MissingCredential, TenantPolicy, TenantSource,
 };
-pub use limit::{Consistency, LEVELS, Level, Levels, Limit, LimitId, OnStoreError, Scope};
+pub use limit::{
+    Consistency, LEVELS, Level, Levels, Limit, LimitId, OnStateLoss, OnStoreError, Scope,
+};
 pub use matcher::Matcher;
 pub use request::{RequestView, Values};
 

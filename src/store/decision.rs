@@ -1,12 +1,16 @@
 //! A request's question to the store, and its answer, as data.
 
-use super::keys::{key, tag};
-use super::lease::LeaseTerms;
+use super::epoch::{Known, State};
+use super::keys::{key, record_key, tag};
+use super::lease_terms::LeaseTerms;
 use crate::limiter::{Quota, Verdict};
-use crate::policy::{Charge, Level, Levels, Limit, Policy};
+use crate::policy::{Charge, Level, OnStateLoss, Policy};
 
 /// The most charges that one decision may hold; the script refuses more.
 pub const CHARGES_MAX: usize = 256;
+
+/// Pairs of time and units in a report about one key; the script knows this number.
+pub const PARTS_MAX: usize = 5;
 
 /// One question to the store: all levels that it is about are decided together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +19,13 @@ pub struct Decision {
     pub group: usize,
     /// What is to be done with the charges.
     pub operation: Operation,
-    /// At least one and at most [`CHARGES_MAX`], no two with the same key.
+    /// At least one, but for [`Operation::Poll`], and at most [`CHARGES_MAX`], no two with the same
+    /// key.
     pub charges: Vec<StoreCharge>,
+    /// The key of the record of the store's epochs, in the same hash slot as all others.
+    pub record: String,
+    /// What the worker knows of it.
+    pub known: State,
 }
 
 /// What the store is to do with charges. Lists are in the order of the charges.
@@ -29,6 +38,10 @@ pub enum Operation {
     /// Take back the costs, which were granted at these times of the store's clock, in
     /// microseconds.
     Return(Vec<u64>),
+    /// Count what the store has lost of the one charge.
+    Restore([Part; PARTS_MAX]),
+    /// Say which state the store is in.
+    Poll,
 }
 
 /// Units to be granted.
@@ -38,6 +51,15 @@ pub struct Want {
     pub firm: u64,
     /// Units ahead of need: granted out of a quarter of what is then left.
     pub ahead: u64,
+}
+
+/// Units that were charged together, or at times that do not matter apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The time of the last of them, on the store's clock in microseconds.
+    pub at_us: u64,
+    /// Units.
+    pub units: u64,
 }
 
 /// What a request would spend under one key.
@@ -51,6 +73,8 @@ pub struct StoreCharge {
     pub quota: Quota,
     /// Units to spend. Zero asks without spending.
     pub cost: u64,
+    /// Whether usage that is lost counts as all that there may be.
+    pub hold: bool,
 }
 
 /// What the store says to one [`Decision`].
@@ -62,45 +86,39 @@ pub struct Answer {
     /// `remaining` and `reset_after` describe usage without it, at every level. After a lease, the
     /// verdict is the one that a further request would get.
     pub levels: Vec<Verdict>,
-    /// What a lease granted.
-    pub grants: Option<Grants>,
-}
-
-/// What a lease granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grants {
+    /// Units charged, in the order of the charges.
+    pub units: Vec<u64>,
     /// When, on the store's clock in microseconds.
     pub clock_us: u64,
-    /// Units by charge.
-    pub units: Vec<u64>,
+    /// The state that the store is in.
+    pub state: State,
+    /// Why its epoch began, as a code of the script.
+    pub why: u64,
 }
 
 impl Decision {
     /// The question whether `charges`, which `policy` made and which are of one group, fit together.
     #[must_use]
     pub fn decide(charges: &[Charge], policy: &Policy) -> Self {
-        Self::about(charges, policy, Operation::Decide, |quota| *quota)
+        Self::about(charges, policy, Operation::Decide, |charge| charge.quota)
     }
 
-    /// The question how full the limit at `place` is, which charges nothing. None for a limit without
-    /// levels.
+    /// The question which state the store is in, as far as the record of one group tells.
     #[must_use]
-    pub fn look(limit: &Limit, place: usize, policy: &Policy) -> Option<Self> {
-        let Levels { shared, tenant, credential, client } = limit.levels;
-        let charge = StoreCharge {
-            key: key(&tag_of(policy, &limit.name), &limit.name, Level::Shared, None),
-            level: Level::Shared,
-            quota: shared.or(tenant).or(credential).or(client)?,
-            cost: 0,
-        };
-        let group = policy.key_group(place);
-        Some(Self { group, operation: Operation::Decide, charges: vec![charge] })
+    pub fn poll(known: &Known) -> Self {
+        Self {
+            group: known.group,
+            operation: Operation::Poll,
+            charges: Vec::new(),
+            record: known.record.clone(),
+            known: known.state,
+        }
     }
 
     /// The question for units ahead of their spending.
     #[must_use]
     pub fn lease(charges: &[Charge], wants: Vec<Want>, policy: &Policy) -> Self {
-        let charged = |quota: &Quota| *LeaseTerms::of(quota).charged();
+        let charged = |charge: &Charge| *LeaseTerms::of(&charge.quota, charge.cost).charged();
         Self::about(charges, policy, Operation::Lease(wants), charged)
     }
 
@@ -109,33 +127,49 @@ impl Decision {
     pub fn strict(charges: &[Charge], policy: &Policy) -> Self {
         let only = |charge: &Charge| Want { firm: charge.cost, ahead: 0 };
         let wants = charges.iter().map(only).collect();
-        Self::about(charges, policy, Operation::Lease(wants), |quota| *quota)
+        Self::about(charges, policy, Operation::Lease(wants), |charge| charge.quota)
     }
 
     /// The message that the costs of `charges`, granted at `granted_at_us`, are not needed.
     #[must_use]
     pub fn give_back(charges: &[Charge], granted_at_us: u64, policy: &Policy) -> Self {
         let times = vec![granted_at_us; charges.len()];
-        Self::about(charges, policy, Operation::Return(times), |quota| *quota)
+        Self::about(charges, policy, Operation::Return(times), |charge| charge.quota)
+    }
+
+    /// The message that these units are charged to `charge`, whose quota is what the store enforces.
+    #[must_use]
+    pub fn restore(charge: &Charge, parts: [Part; PARTS_MAX], policy: &Policy) -> Self {
+        let charges = std::slice::from_ref(charge);
+        Self::about(charges, policy, Operation::Restore(parts), |charge| charge.quota)
     }
 
     fn about(
         charges: &[Charge],
         policy: &Policy,
         operation: Operation,
-        charged: impl Fn(&Quota) -> Quota,
+        charged: impl Fn(&Charge) -> Quota,
     ) -> Self {
         let keyed = |charge: &Charge| {
-            let limit = policy.limits.get(charge.place).map_or("", |limit| &limit.name);
+            let limit = policy.limits.get(charge.place);
+            let name = limit.map_or("", |limit| &limit.name);
             StoreCharge {
-                key: key(&tag_of(policy, limit), limit, charge.level, charge.subject.as_ref()),
+                key: key(&tag_of(policy, name), name, charge.level, charge.subject.as_ref()),
                 level: charge.level,
-                quota: charged(&charge.quota),
+                quota: charged(charge),
                 cost: charge.cost,
+                hold: limit.is_some_and(|limit| limit.on_state_loss == OnStateLoss::Hold),
             }
         };
-        let group = charges.first().map_or(0, |charge| policy.key_group(charge.place));
-        Self { group, operation, charges: charges.iter().map(keyed).collect() }
+        let place = charges.first().map_or(0, |charge| charge.place);
+        let name = policy.limits.get(place).map_or("", |limit| &limit.name);
+        Self {
+            group: policy.key_group(place),
+            operation,
+            charges: charges.iter().map(keyed).collect(),
+            record: record_key(&tag_of(policy, name)),
+            known: State::NONE,
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! keys, and `{<prefix>:<limit>}` in a Redis Cluster. Its braces make it the part that a Redis Cluster
 //! hashes, so all keys of one decision lie in one slot. The configuration keeps braces out of prefixes,
 //! and colons out of names of limits, so no two (limit, level, subject) share a key. A key is bounded
-//! because each of its parts is.
+//! because each of its parts is. `<tag>:1:epoch` is the record of the store's epochs.
 
 use crate::policy::{Level, StorePolicy, Subject, Topology};
 
@@ -21,6 +21,13 @@ pub fn tag(store: &StorePolicy, limit: &str) -> String {
         Topology::Cluster => [":", limit],
     };
     ["{", &store.key_prefix, colon, limit, "}"].concat()
+}
+
+/// The key of the record of the store's epochs for keys that begin with `tag`. It is no limit's key,
+/// because all of those have a level.
+#[must_use]
+pub fn record_key(tag: &str) -> String {
+    [tag, ":1:epoch"].concat()
 }
 
 /// The key of one level of the limit called `limit`.

@@ -6,27 +6,12 @@
 //! reply, a crash or a node that is cut off can only waste units, never create any.
 //!
 //! A parcel's life is measured by the worker's own clock, from *before* it was asked for: no two
-//! clocks are ever compared. Only small parcels, for requests that wait for them, last from their
-//! arrival on, as an answer to a strict question does.
+//! clocks are ever compared, and an answer that comes later than one life grants nothing.
 
-use crate::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
-use crate::store::Want;
+use super::Want;
+use super::lease_terms::LeaseTerms;
+use crate::limiter::{Quota, Verdict};
 use crate::units::{Instant, Span};
-
-/// Parts of a level's period for which a parcel lasts.
-const LIVES_PER_PERIOD: u64 = 16;
-
-/// The longest life of a parcel: even where windows are long, what is not needed goes back soon.
-const LIFE_MAX: Span = Span::from_secs(5);
-
-/// The shortest life for which asking ahead of need is worth while.
-const LIFE_MIN: Span = Span::from_millis(20);
-
-/// How long a parcel lasts that is meant for those who wait for it.
-const HAND_OVER: Span = Span::from_millis(10);
-
-/// Levels with less room are granted only what requests wait for.
-const CAPACITY_MIN: u64 = 16;
 
 /// The longest time for which a refusal is believed where units may go back meanwhile.
 const REFUSED_MAX: Span = Span::from_secs(1);
@@ -39,17 +24,6 @@ const LARGEST_SHARE: u64 = 8;
 
 /// Parcels that are spent from. Before a further one is taken, the first to expire is over.
 const PARCELS_MAX: usize = 4;
-
-/// How a level is leased. It follows from the quota alone, so all nodes agree on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTerms {
-    /// How long a parcel may be spent.
-    life: Span,
-    /// Whether units are asked for that nobody waits for.
-    ahead: bool,
-    /// What the store enforces on grants, so that spending obeys the level's own quota.
-    charged: Quota,
-}
 
 /// The prepaid units of one level for one subject.
 #[derive(Clone, Debug)]
@@ -95,47 +69,13 @@ pub enum LeaseVerdict {
     Short,
 }
 
-impl LeaseTerms {
-    /// The terms of a level.
-    ///
-    /// A unit granted at `T` is spent before `T + life`. A window therefore counts grants for one
-    /// life longer than its own length, and a GCRA level keeps in reserve what leaks within one.
-    #[must_use]
-    pub fn of(quota: &Quota) -> Self {
-        let part = quota.period().as_nanos().checked_div(LIVES_PER_PERIOD).unwrap_or(0);
-        let part = Span::from_nanos(part).min(LIFE_MAX);
-        let ahead = quota.capacity() >= CAPACITY_MIN && part >= LIFE_MIN;
-        let life = if ahead { part } else { HAND_OVER };
-        let charged = match *quota {
-            Quota::Window(WindowQuota { requests, window }) => {
-                // Whole milliseconds stay exact in the store.
-                let window = Span::from_millis(window.plus(life).as_millis_ceil());
-                Quota::Window(WindowQuota { requests, window })
-            }
-            Quota::Gcra(gcra) if ahead => {
-                let burst = gcra.burst.saturating_sub(gcra.leaked_within(life));
-                Quota::Gcra(GcraQuota { burst, ..gcra })
-            }
-            // Requests in flight are counted on each node, never leased.
-            as_it_is @ (Quota::Gcra(_) | Quota::InFlight(_)) => as_it_is,
-        };
-        Self { life, ahead, charged }
-    }
-
-    /// What the store enforces on grants.
-    #[must_use]
-    pub const fn charged(&self) -> &Quota {
-        &self.charged
-    }
-}
-
 impl Lease {
     /// A lease without units.
     #[must_use]
-    pub fn new(quota: Quota) -> Self {
+    pub fn new(quota: Quota, cost: u64) -> Self {
         Self {
             quota,
-            terms: LeaseTerms::of(&quota),
+            terms: LeaseTerms::of(&quota, cost),
             parcels: Vec::new(),
             told: None,
             spent: 0,
@@ -176,8 +116,8 @@ impl Lease {
     /// where others hold units ahead of need, which may go back at any time, not for long.
     fn is_refused(&self, now: Instant) -> bool {
         let Some((told, at)) = self.told else { return false };
-        let stands = match self.terms.ahead {
-            true => told.retry_after.min(self.terms.life.max(REFUSED_MAX)),
+        let stands = match self.terms.ahead() {
+            true => told.retry_after.min(self.terms.life().max(REFUSED_MAX)),
             false => told.retry_after,
         };
         stands > now.since(at)
@@ -217,10 +157,12 @@ impl Lease {
     /// is over, or few units are left.
     #[must_use]
     pub fn is_low(&self, now: Instant) -> bool {
-        let Some(newest) = self.parcels.last() else { return self.terms.ahead };
-        let half_life = Span::from_nanos(self.terms.life.as_nanos().checked_div(2).unwrap_or(0));
+        let Some(newest) = self.parcels.last() else { return self.terms.ahead() };
+        let half_life = Span::from_nanos(self.terms.life().as_nanos().checked_div(2).unwrap_or(0));
         let old = newest.expires_at.since(now) < half_life;
-        self.terms.ahead && !self.is_refused(now) && (old || self.units(now) < self.ahead(now) / 2)
+        self.terms.ahead()
+            && !self.is_refused(now)
+            && (old || self.units(now) < self.ahead(now) / 2)
     }
 
     /// What to ask for, where requests that cost `firm` units together wait.
@@ -243,8 +185,7 @@ impl Lease {
         if units == 0 {
             return;
         }
-        let from = if self.terms.ahead { sent_at } else { now };
-        let expires_at = from.plus(self.terms.life);
+        let expires_at = sent_at.plus(self.terms.life());
         if self.parcels.len() >= PARCELS_MAX {
             self.parcels.retain(|parcel| parcel.units > 0);
         }
@@ -266,6 +207,12 @@ impl Lease {
         self.parcels = kept;
         let over: Vec<Parcel> = over;
         over.into_iter().filter(|parcel| parcel.units > 0).collect()
+    }
+
+    /// When it was last asked for or spent from.
+    #[must_use]
+    pub fn touched_at(&self) -> Instant {
+        self.asked_at.max(self.last_used)
     }
 
     /// Whether the lease is as good as a new one.
@@ -290,13 +237,13 @@ impl Lease {
     /// Units for one life: as many as were spent in the time since the last question, or a small
     /// share of the capacity where there is no experience.
     fn ahead(&self, now: Instant) -> u64 {
-        if !self.terms.ahead {
+        if !self.terms.ahead() {
             return 0;
         }
         let capacity = self.quota.capacity();
         let elapsed = u128::from(now.since(self.asked_at).as_nanos().max(1));
         let per_life = u128::from(self.spent)
-            .saturating_mul(u128::from(self.terms.life.as_nanos()))
+            .saturating_mul(u128::from(self.terms.life().as_nanos()))
             .div_ceil(elapsed);
         let first = capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1);
         let most = capacity.checked_div(LARGEST_SHARE).unwrap_or(0).max(1);
@@ -310,6 +257,7 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::WindowQuota;
 
     const T: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -332,19 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn the_store_counts_a_window_for_one_life_longer() {
-        let terms = LeaseTerms::of(&window(100, 1600));
-        assert_eq!(terms.life, Span::from_millis(100));
-        assert_eq!(terms.charged, window(100, 1700));
-        let gcra = GcraQuota { rate: 100, per: Span::from_secs(1), burst: 160 };
-        let terms = LeaseTerms::of(&Quota::Gcra(gcra));
-        assert_eq!(terms.charged, Quota::Gcra(GcraQuota { burst: 150, ..gcra }));
-    }
-
-    #[test]
     fn small_and_short_levels_are_granted_only_what_is_waited_for() {
         for quota in [window(15, 10_000), window(1000, 100)] {
-            let mut lease = Lease::new(quota);
+            let mut lease = Lease::new(quota, 1);
             assert_eq!(lease.ask(3, T), Want { firm: 3, ahead: 0 });
             assert!(!lease.is_low(T));
         }
@@ -352,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_parcel_lives_from_before_it_was_asked_for() {
-        let mut lease = Lease::new(window(100, 1600));
+        let mut lease = Lease::new(window(100, 1600), 1);
         lease.take(10, 7, told(0), at(0), at(40));
         assert_eq!(lease.units(at(99)), 10);
         assert_eq!(lease.units(at(100)), 0);
@@ -361,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_remembered_until_it_could_pass() {
-        let mut lease = Lease::new(window(100, 1600));
+        let mut lease = Lease::new(window(100, 1600), 1);
         lease.take(0, 7, told(300), at(0), at(10));
         assert!(matches!(lease.peek(1, at(309)), LeaseVerdict::Refused(verdict)
             if verdict.retry_after == Span::from_millis(1)));
@@ -370,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_ahead_follows_demand() {
-        let mut lease = Lease::new(window(6400, 1600));
+        let mut lease = Lease::new(window(6400, 1600), 1);
         assert_eq!(lease.ask(1, at(0)), Want { firm: 1, ahead: 100 });
         lease.take(101, 7, told(0), at(0), at(1));
         for _ in 0..50 {
@@ -382,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_is_not_spent_can_go_back() {
-        let mut lease = Lease::new(window(100, 1600));
+        let mut lease = Lease::new(window(100, 1600), 1);
         lease.take(10, 7, told(0), at(0), at(1));
         lease.spend(4, at(2));
         assert_eq!(lease.leftovers(Span::from_secs(1), at(50)), vec![]);

@@ -7,14 +7,17 @@ use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::{Instant, Span};
 
-/// The most leases that a worker holds: about 4 MiB. Beyond it one is given up, with its units.
+/// The most leases that a worker holds: about 4 MiB. Beyond it one is given up, with its units: of
+/// [`CANDIDATES`] the one that was neither asked for nor used for the longest time.
 const LEASES_MAX: usize = 16_384;
+const CANDIDATES: usize = 8;
 
 /// Where nobody has spent any for so long, units go back.
 const IDLE: Span = Span::from_secs(1);
 
-/// Parcels that go back in one go.
-const RETURNS_MAX: usize = 64;
+/// Leases whose parcels go back in one go: a pipeline of them. The next go begins behind them, so each
+/// has its turn.
+const RETURNS_MAX: usize = 256;
 
 /// Whose lease it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +31,8 @@ pub struct LeaseKey {
 #[derive(Debug)]
 pub struct Leases {
     table: Map<LeaseKey, Held>,
+    /// Leases of the table that had their turn to give units back.
+    turn: usize,
     events: LeaseEvents,
 }
 
@@ -77,7 +82,7 @@ impl Leases {
     /// No leases. `seed` should be random.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { table: seeded(seed), events: LeaseEvents::NONE }
+        Self { table: seeded(seed), turn: 0, events: LeaseEvents::NONE }
     }
 
     /// Decides all charges, and spends their units if every level has them.
@@ -179,16 +184,21 @@ impl Leases {
         now: Instant,
         may_return: impl Fn(&Charge) -> bool,
     ) -> Vec<(Charge, Parcel)> {
-        let mut over = Vec::new();
-        let held = self.table.values_mut().filter(|held| may_return(&held.charge));
-        for Held { charge, lease } in held {
-            if over.len() >= RETURNS_MAX {
+        let (mut over, mut leases, mut seen) = (Vec::new(), 0usize, 0usize);
+        let start = if self.turn < self.table.len() { self.turn } else { 0 };
+        for Held { charge, lease } in self.table.values_mut().skip(start) {
+            if leases >= RETURNS_MAX {
                 break;
             }
-            over.extend(
-                lease.leftovers(IDLE, now).into_iter().map(|parcel| (charge.clone(), parcel)),
-            );
+            seen = seen.saturating_add(1);
+            if !may_return(charge) {
+                continue;
+            }
+            let parcels = lease.leftovers(IDLE, now);
+            leases = leases.saturating_add(usize::from(!parcels.is_empty()));
+            over.extend(parcels.into_iter().map(|parcel| (charge.clone(), parcel)));
         }
+        self.turn = start.saturating_add(seen);
         self.table.retain(|_, held| !held.lease.is_blank(now));
         over
     }
@@ -208,15 +218,18 @@ impl Leases {
     fn lease(&mut self, charge: &Charge) -> &mut Lease {
         let key = LeaseKey::of(charge);
         if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
-            let victim = self.table.keys().next().copied();
+            let start = self.turn.checked_rem(self.table.len()).unwrap_or(0);
+            let candidates = self.table.iter().skip(start).take(CANDIDATES);
+            let victim = candidates.min_by_key(|(_, held)| held.lease.touched_at());
+            let victim = victim.map(|(key, _)| *key);
             let lost = victim.and_then(|victim| self.table.remove(&victim));
             let units = lost.map_or(0, |held| held.lease.all_units());
             self.events.expired = self.events.expired.saturating_add(units);
         }
-        let held = self
-            .table
-            .entry(key)
-            .or_insert_with(|| Held { charge: charge.clone(), lease: Lease::new(charge.quota) });
+        let held = self.table.entry(key).or_insert_with(|| Held {
+            charge: charge.clone(),
+            lease: Lease::new(charge.quota, charge.cost),
+        });
         &mut held.lease
     }
 }

@@ -10,12 +10,15 @@ mod cell;
 pub mod cluster;
 mod decision;
 mod drawn;
+pub mod epoch;
 mod error;
 pub mod health;
 mod holdings;
 mod keys;
 pub mod lease;
+mod lease_terms;
 pub mod leases;
+pub mod ledger;
 pub mod mode;
 pub mod mode_board;
 pub mod node;
@@ -30,9 +33,10 @@ pub mod slab;
 mod slot;
 pub mod top_refused;
 
-pub use decision::{Answer, CHARGES_MAX, Decision, Grants, Operation, StoreCharge, Want};
+pub use decision::{Answer, CHARGES_MAX, Decision, Operation, PARTS_MAX, Part, StoreCharge, Want};
 pub use error::StoreError;
-pub use keys::{key, tag};
+pub use keys::{key, record_key, tag};
+pub use lease_terms::LeaseTerms;
 pub use pipeline::{
     DECISIONS_MAX, PIPELINE_CHARGES_MAX, Redirections, ScriptCall, decode, encode, pipeline_len,
 };

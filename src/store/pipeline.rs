@@ -10,7 +10,8 @@ use std::iter::zip;
 
 use super::StoreError;
 use super::cluster::Redirection;
-use super::decision::{Answer, Decision, Grants, Operation, StoreCharge, Want};
+use super::decision::{Answer, Decision, Operation, StoreCharge};
+use super::epoch::State;
 use super::resp::{Command, Reader, Reply};
 use super::script::{self, SCRIPT, SCRIPT_SHA1};
 use crate::limiter::Verdict;
@@ -25,8 +26,9 @@ pub const DECISIONS_MAX: usize = 256;
 /// 160 kB, which every socket of a default Linux holds.
 pub const PIPELINE_CHARGES_MAX: usize = 2_048;
 
-/// Integers that say what a level decides.
-const INTEGERS_PER_LEVEL: usize = 4;
+/// Integers about the store before those about levels, and integers about one level.
+pub(super) const INTEGERS_FIRST: usize = 5;
+pub(super) const INTEGERS_PER_LEVEL: usize = 5;
 
 /// A command of a Redis Cluster: what follows is meant although the keys are still on their way.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -73,7 +75,7 @@ pub fn encode(
         if call == ScriptCall::Asking {
             pipeline.extend_from_slice(ASKING);
         }
-        evaluation(decision.borrow()).write_to(&mut pipeline);
+        evaluation(decision.borrow(), call).write_to(&mut pipeline);
     }
     pipeline
 }
@@ -91,17 +93,19 @@ pub fn decode(
         .unwrap_or_else(|error| decisions.iter().map(|_| Err(error)).collect())
 }
 
-fn evaluation(decision: &Decision) -> Command {
+fn evaluation(decision: &Decision, call: ScriptCall) -> Command {
     let mut command = Command::default();
     command.text("EVALSHA");
     command.text(SCRIPT_SHA1);
-    command.number(u64::try_from(decision.charges.len()).unwrap_or(u64::MAX));
+    let keys = decision.charges.len().saturating_add(1);
+    command.number(u64::try_from(keys).unwrap_or(u64::MAX));
+    command.text(&decision.record);
     for charge in &decision.charges {
         command.text(&charge.key);
     }
-    script::push_operation(&mut command, &decision.operation);
+    script::push_operation(&mut command, decision, call == ScriptCall::Load);
     for (place, charge) in decision.charges.iter().enumerate() {
-        script::push_charge(&mut command, &charge.quota, charge.cost);
+        script::push_charge(&mut command, charge);
         script::push_extra(&mut command, &decision.operation, place);
     }
     command
@@ -233,43 +237,10 @@ fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> 
         Reply::Error(line) => return Err(StoreError::of_reply(line)),
         _ => return Err(StoreError::Malformed),
     };
-    let (first, rest) = integers.split_first().ok_or(StoreError::Malformed)?;
-    match &decision.operation {
-        Operation::Decide => decided(decision, boolean(first)?, rest),
-        Operation::Lease(wants) => leased(decision, wants, natural(first)?, rest),
-        Operation::Return(_) if boolean(first)? && rest.is_empty() => {
-            Ok(Answer { admitted: true, levels: Vec::new(), grants: None })
-        }
-        Operation::Return(_) => Err(StoreError::Malformed),
-    }
-}
-
-fn decided(
-    decision: &Decision,
-    admitted: bool,
-    integers: &[Reply<'_>],
-) -> Result<Answer, StoreError> {
-    let (replies, odd) = integers.as_chunks::<INTEGERS_PER_LEVEL>();
-    if replies.len() != decision.charges.len() || !odd.is_empty() {
-        return Err(StoreError::Malformed);
-    }
-    let levels: Vec<Verdict> = zip(&decision.charges, replies)
-        .map(|(charge, integers)| verdict(charge, integers))
-        .collect::<Result<_, _>>()?;
-    match admitted == levels.iter().all(|level| level.admitted) {
-        true => Ok(Answer { admitted, levels, grants: None }),
-        false => Err(StoreError::Malformed),
-    }
-}
-
-/// A lease grants at least the cost on every key and at most what was wanted, or nothing at all.
-fn leased(
-    decision: &Decision,
-    wants: &[Want],
-    clock_us: u64,
-    integers: &[Reply<'_>],
-) -> Result<Answer, StoreError> {
-    let (replies, odd) = integers.as_chunks::<{ INTEGERS_PER_LEVEL + 1 }>();
+    let (first, rest) =
+        integers.split_first_chunk::<INTEGERS_FIRST>().ok_or(StoreError::Malformed)?;
+    let [epoch, changes, why, clock_us, admitted] = first;
+    let (replies, odd) = rest.as_chunks::<INTEGERS_PER_LEVEL>();
     if replies.len() != decision.charges.len() || !odd.is_empty() {
         return Err(StoreError::Malformed);
     }
@@ -278,23 +249,43 @@ fn leased(
         units.push(natural(granted)?);
         levels.push(verdict(charge, rest)?);
     }
-    let most =
-        |charge: &StoreCharge, want: &Want| charge.cost.max(want.firm).saturating_add(want.ahead);
-    let mosts = zip(&decision.charges, wants).map(|(charge, want)| most(charge, want));
-    if zip(&units, mosts).any(|(units, most)| *units > most) {
-        return Err(StoreError::Malformed);
-    }
-    let costs = || decision.charges.iter().map(|charge| charge.cost);
-    let admitted = zip(&units, costs()).all(|(units, cost)| *units >= cost);
-    match admitted || units.iter().all(|units| *units == 0) {
-        true => Ok(Answer { admitted, levels, grants: Some(Grants { clock_us, units }) }),
+    let answer = Answer {
+        admitted: boolean(admitted)?,
+        levels,
+        units,
+        clock_us: natural(clock_us)?,
+        state: State { epoch: natural(epoch)?, changes: natural(changes)? },
+        why: natural(why)?,
+    };
+    match answer.is_sound(decision) {
+        true => Ok(answer),
         false => Err(StoreError::Malformed),
+    }
+}
+
+impl Answer {
+    /// Whether units are charged on every key, at least the cost and at most what was wanted, or on
+    /// none, as it says.
+    fn is_sound(&self, decision: &Decision) -> bool {
+        let mut charged = zip(&self.units, &decision.charges);
+        let charged = match (&decision.operation, self.admitted) {
+            (Operation::Decide, true) => charged.all(|(units, charge)| *units == charge.cost),
+            (Operation::Lease(wants), true) => {
+                zip(charged, wants).all(|((units, charge), want)| {
+                    let most = charge.cost.max(want.firm).saturating_add(want.ahead);
+                    (charge.cost..=most).contains(units)
+                })
+            }
+            _ => charged.all(|(units, _)| *units == 0),
+        };
+        let told = self.levels.iter().all(|level| level.admitted);
+        charged && (decision.operation != Operation::Decide || self.admitted == told)
     }
 }
 
 fn verdict(
     charge: &StoreCharge,
-    [admitted, remaining, retry_after_us, reset_after_us]: &[Reply<'_>; INTEGERS_PER_LEVEL],
+    [admitted, remaining, retry_after_us, reset_after_us]: &[Reply<'_>; INTEGERS_PER_LEVEL - 1],
 ) -> Result<Verdict, StoreError> {
     let verdict = Verdict {
         admitted: boolean(admitted)?,

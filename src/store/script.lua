@@ -1,18 +1,24 @@
 -- Decides in Redis: every level of all global limits of a request, together.
 --
--- KEYS   one key per level; all of them lie in one hash slot.
--- ARGV   "1" (the version of this protocol), the operation, then for each key in turn
+-- KEYS   the epoch's record, and one key per level; all of them lie in one hash slot.
+-- ARGV   "1" (the version of this protocol), the operation, what the caller knows of the epoch (its
+--        number, and a sequence number within it; 0 0 for nothing), "1" where this may be another
+--        server than before or else "0", and then for each key of a level in turn
 --          "w" cost limit window_us        a sliding window, or
---          "g" cost rate per_us burst      a generic cell rate,
---        and what the operation adds to them. The operations:
--- decide   Charges the cost on every key, or on none. Replies with integers: admitted, then for
---          each key admitted, remaining, retry_after_us, reset_after_us.
+--          "g" cost rate per_us burst      a generic cell rate
+--        with "W" or "G" for a level that holds after a loss, and what the operation adds:
+-- decide   Charges the cost on every key, or on none.
 -- lease    adds  firm ahead . Where the cost fits on every key, charges each as many units as it
 --          has room for, up to `firm`, and of what is left then a quarter, up to `ahead`; else
---          none. Replies with integers: the clock, then for each key granted, and, as things are
---          now, whether the cost would fit, remaining, retry_after_us, reset_after_us.
--- return   adds  at_us , the clock of a lease. Takes back `cost` units of those charged then, or
---          what is left of them. Replies with 1.
+--          none.
+-- return   adds  at_us , the clock of a charge. Takes back `cost` units of those charged then, or
+--          what is left of them.
+-- restore  adds five times  at_us units : units that a caller knows to be charged, after a loss.
+-- poll     has no keys of levels, and only asks about the epoch.
+--
+-- The reply is integers: the epoch's number, the sequence number in it and why it began, the clock,
+-- and whether every cost fits; then for each key the units charged, whether the cost would fit,
+-- remaining, retry_after_us, reset_after_us. After a lease, the cost is that of a further one.
 --
 -- Whatever is written has an expiry. All numbers are whole and at most 2^53, up to which Lua's
 -- doubles are exact. docs/store.md is the reference.
@@ -35,6 +41,16 @@ local SLACK_MS = 500
 -- for it. One from further ahead was written under a broken clock and is not believed.
 local MAX_AHEAD_US = 60000000
 
+-- For how long nothing is granted in a new epoch, so that every node notices; and for how long after
+-- a report, of which more may follow, but no longer than the last of these in all.
+local PAUSE_US, REPORT_US, MAX_PAUSE_US = 500000, 200000, 5000000
+
+-- Pairs of time and units in one report about one key.
+local PARTS_MAX = 5
+
+-- The epoch's record outlives all that was written in the epoch by this much.
+local KEEP_US = 30 * 86400000000
+
 -- A factor just above one, greater than the rounding of three operations on doubles.
 local ROUND_UP = 1 + 2 ^ -50
 
@@ -43,6 +59,9 @@ local match, format, floor = string.match, string.format, math.floor
 local function refuse(reason)
   return redis.error_reply('FAIRSHARE ' .. reason)
 end
+
+-- The latest time of the store: `TIME`, but not before the epoch's begin.
+local now_us = 0
 
 -- The number that `text` stands for, if it is whole and small enough to be exact.
 local function whole(text)
@@ -75,6 +94,89 @@ local function parse(text)
     and { at = at, units = div_ceil(held, per_us), held = held, per_us = per_us }
 end
 
+-- The epoch ---------------------------------------------------------------------------------------
+
+-- `number` and `seq` tell states of the store apart: each change counts `seq` on, so a state of which
+-- a caller knows a later one has lost something. Values dated before `since_us` are of an earlier
+-- epoch and say nothing. Until `ready_us`, levels that are rebuilt grant nothing.
+local epoch = { number = 0, seq = 0, since_us = 0, ready_us = 0, expires_us = 0, why = 0, run = '-' }
+
+-- The text under a key, or nil and an error, if there is one.
+local function get(key)
+  local text = redis.pcall('GET', key)
+  if type(text) ~= 'table' then
+    return text
+  end
+  return nil, string.find(text.err, 'WRONGTYPE', 1, true) and refuse('wrong type') or text
+end
+
+-- The name of this run of this server; "-" where the user may not ask.
+local function run_id()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and match(info, 'run_id:(%x+)') or '-'
+end
+
+local function read_epoch(text)
+  local number, seq, since_us, ready_us, expires_us, why, run =
+    match(text or '', '^e1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S+)$')
+  since_us, ready_us, expires_us = whole(since_us), whole(ready_us), whole(expires_us)
+  number, seq = whole(number), whole(seq)
+  if not (number and seq and since_us and ready_us and expires_us)
+    or since_us > now_us + MAX_AHEAD_US then
+    return false
+  end
+  epoch.number, epoch.seq, epoch.why, epoch.run = number, seq, tonumber(why), run
+  epoch.since_us, epoch.expires_us = since_us, expires_us
+  epoch.ready_us = math.min(ready_us, since_us + MAX_PAUSE_US)
+  return true
+end
+
+-- Reads the record, or begins a new epoch where the store has lost what it held: the record itself
+-- (1), or changes that the caller has seen (2); or where it may have: under another server than the
+-- one that wrote the record (3). Returns the error, if there is one, and whether to write.
+local function open_epoch()
+  local number, seq = whole(ARGV[3]), whole(ARGV[4])
+  if not (number and seq) then
+    return refuse('bad argument')
+  end
+  local text, problem = get(KEYS[1])
+  if problem then
+    return problem
+  end
+  local why, run
+  if not read_epoch(text) then
+    why = 1
+  elseif number > epoch.number or number == epoch.number and seq > epoch.seq then
+    why = 2
+  end
+  if why or ARGV[5] == '1' then
+    run = run_id()
+    if not why and run ~= '-' and epoch.run ~= '-' and run ~= epoch.run then
+      why = 3
+    end
+  end
+  if why then
+    epoch.number = math.max(now_us, epoch.number + 1, number + 1)
+    epoch.seq, epoch.why, epoch.run = 0, why, run
+    epoch.since_us, epoch.ready_us = now_us, now_us + PAUSE_US
+    return nil, true
+  end
+  now_us = math.max(now_us, epoch.since_us)
+  if run and run ~= '-' and run ~= epoch.run then
+    epoch.run = run
+    return nil, true
+  end
+end
+
+-- Writes the record, for as long as what is charged for up to `period_us` counts, and then some.
+local function write_epoch(period_us)
+  epoch.expires_us = math.max(epoch.expires_us, math.min(MAX, now_us + period_us + KEEP_US))
+  local text = format('e1 %.0f %.0f %.0f %.0f %.0f %d %s', epoch.number, epoch.seq,
+    epoch.since_us, epoch.ready_us, epoch.expires_us, epoch.why, epoch.run)
+  local done = redis.pcall('SET', KEYS[1], text, 'PX', div_ceil(epoch.expires_us - now_us, 1000))
+  return done.err and done
+end
+
 -- The sliding window ------------------------------------------------------------------------------
 
 local function window_level(next)
@@ -83,9 +185,9 @@ local function window_level(next)
     return nil
   end
   return {
-    key = '', is_window = true, cost = cost, capacity = limit, period_us = window_us,
+    key = '', is_window = true, hold = false, changed = false, cost = cost, capacity = limit, period_us = window_us,
     start = 0, last = 0, count = 0, older = '', units = 0,
-    now = 0, found = false, repaired = false, fits = false, retry_us = 0,
+    now = 0, found = false, repaired = false, fits = false, retry_us = 0, granted = 0,
   }, next + 3
 end
 
@@ -163,6 +265,46 @@ local function window_return(level, units, at_us)
   level.older, level.units = older, level.units - units
 end
 
+-- Counts `units` that were charged at `at_us` in the first bucket that ends no earlier, where that is
+-- not much later or there is no room for another. The newest one ends now, so that the value is of
+-- this epoch.
+local function window_restore(level, units, at_us)
+  if level.units == 0 then
+    level.start, level.last, level.count, level.older = level.now, level.now, 0, ''
+  elseif at_us > level.last then
+    local now = level.now
+    level.now = at_us
+    window_charge(level, units)
+    level.now = now
+    return
+  end
+  local near_us = div_ceil(level.period_us, BUCKETS_PER_WINDOW)
+  local _, buckets = string.gsub(level.older, ':', ':')
+  if buckets >= MAX_BUCKETS - 1 then
+    near_us = MAX
+  end
+  local older, apart = '', format(' %.0f:%.0f', at_us, units)
+  level.units = level.units + units
+  for last, count in string.gmatch(level.older, ' (%d+):(%d+)') do
+    last = whole(last)
+    if units > 0 and last >= at_us then
+      if last - at_us < near_us then
+        count = whole(count) + units
+      else
+        older = older .. apart
+      end
+      units = 0
+    end
+    older = format('%s %.0f:%.0f', older, last, count)
+  end
+  if units > 0 and level.last - at_us < near_us then
+    level.count = level.count + units
+  elseif units > 0 then
+    older = older .. apart
+  end
+  level.older = older
+end
+
 -- The generic cell rate (ITU-T I.371 Annex A), as a leaky bucket ----------------------------------
 
 local function gcra_level(next)
@@ -179,10 +321,10 @@ local function gcra_level(next)
   -- latter, traffic at exactly the rate would now and then be refused.
   local brim = math.min(MAX, full + (math.min(rate, per_us) - 1))
   return {
-    key = '', is_window = false, cost = cost, capacity = burst,
+    key = '', is_window = false, hold = false, changed = false, cost = cost, capacity = burst,
     period_us = math.max(div_ceil(full, rate), per_us),
     rate = rate, per_us = per_us, full = full, brim = brim, held = 0,
-    now = 0, found = false, repaired = false, fits = false, retry_us = 0,
+    now = 0, found = false, repaired = false, fits = false, retry_us = 0, granted = 0,
   }, next + 4
 end
 
@@ -227,29 +369,46 @@ local function gcra_return(level, units, at_us)
   level.held = math.max(0, level.held - math.max(0, units * level.per_us - leaked))
 end
 
+-- Counts `units` as if none had leaked: when others came is not known here.
+local function gcra_restore(level, units)
+  local held = math.min(level.full, level.held + units * level.per_us)
+  level.held = math.max(level.held, held)
+end
+
 -- The operations ----------------------------------------------------------------------------------
 
+-- Makes it a level that was wholly used at `at_us`.
+local function fill(level, at_us)
+  local load_form = level.is_window and window_load or gcra_load
+  load_form(level, { at = at_us, units = math.max(1, level.capacity) })
+end
+
 -- Reads the usage of a level. Returns the error, if there is one.
-local function load(level, clock_us)
-  local text = redis.pcall('GET', level.key)
-  if type(text) == 'table' then
-    return string.find(text.err, 'WRONGTYPE', 1, true) and refuse('wrong type') or text
-  elseif not text then
-    level.now = clock_us
+local function load(level)
+  level.now = now_us
+  local text, problem = get(level.key)
+  if problem then
+    return problem
+  end
+  local value = text and parse(text)
+  if not text or value and value.at < epoch.since_us then
+    -- What is not there may have been lost, and what is of an earlier epoch is incomplete.
+    if level.hold and now_us < epoch.since_us + level.period_us then
+      fill(level, epoch.since_us)
+    end
     return nil
   end
   level.found = true
   local load_form = level.is_window and window_load or gcra_load
-  local value = parse(text)
-  if value and value.at <= clock_us + level.period_us + MAX_AHEAD_US then
-    level.now = math.max(clock_us, value.at)
+  if value and value.at <= now_us + level.period_us + MAX_AHEAD_US then
+    level.now = math.max(now_us, value.at)
     if load_form(level, value) then
       return nil
     end
   end
   -- Not ours, or not of our time: it counts as a level that was wholly used just now.
-  level.repaired, level.now = true, clock_us
-  load_form(level, { at = clock_us, units = math.max(1, level.capacity) })
+  level.repaired, level.now = true, now_us
+  fill(level, now_us)
 end
 
 local function decide_level(level)
@@ -259,23 +418,27 @@ local function decide_level(level)
   else
     gcra_decide(level)
   end
+  if epoch.ready_us > now_us and not level.hold then
+    level.fits, level.retry_us = false, math.max(level.retry_us, epoch.ready_us - now_us)
+  end
 end
 
 -- The levels, each decided by itself and with the `extra` numbers that the operation adds, or nil
 -- and an error.
-local function load_levels(clock_us, extra)
-  local levels, seen, next = {}, {}, 3
-  for i, key in ipairs(KEYS) do
-    local level
-    if ARGV[next] == 'w' then
+local function load_levels(extra)
+  local levels, seen, next = {}, {}, 6
+  for i = 2, #KEYS do
+    local key, form, level = KEYS[i], ARGV[next], nil
+    if form == 'w' or form == 'W' then
       level, next = window_level(next + 1)
-    elseif ARGV[next] == 'g' then
+    elseif form == 'g' or form == 'G' then
       level, next = gcra_level(next + 1)
     end
     if not level or seen[key] then
       return nil, refuse('bad argument')
     end
-    levels[i], seen[key], level.key = level, true, key
+    levels[i - 1], seen[key], level.key = level, true, key
+    level.hold = form == 'W' or form == 'G'
     for n = 1, extra do
       level[n] = whole(ARGV[next])
       if not level[n] then
@@ -283,7 +446,7 @@ local function load_levels(clock_us, extra)
       end
       next = next + 1
     end
-    local problem = load(level, clock_us)
+    local problem = load(level)
     if problem then
       return nil, problem
     end
@@ -307,11 +470,11 @@ end
 
 -- Writes what must be written, and says what is left and when all is free again; or nil and the
 -- error of Redis.
-local function settle(level, changed, clock_us)
+local function settle(level)
   local remaining, reset_us = left(level)
   local done
-  local ttl_ms = div_ceil(level.now - clock_us + reset_us, 1000) + SLACK_MS
-  if changed or level.repaired then
+  local ttl_ms = div_ceil(level.now - now_us + reset_us, 1000) + SLACK_MS
+  if level.changed or level.repaired then
     local text
     if level.is_window then
       text = format('w1 %.0f %.0f %.0f %.0f:%.0f%s', level.period_us, level.start, level.units,
@@ -330,107 +493,131 @@ local function settle(level, changed, clock_us)
 end
 
 local function charge(level, units)
+  level.changed = true
   if level.is_window then
     window_charge(level, units)
   else
     level.held = level.held + units * level.per_us
   end
+  return units
 end
 
-local function all_fit(levels)
-  for _, level in ipairs(levels) do
-    if not level.fits then
-      return false
-    end
-  end
-  return true
+-- The changes that operations make to a level; each returns the units that it charged.
+
+local function decide(level, admitted)
+  return admitted and level.cost > 0 and charge(level, level.cost) or 0
 end
 
-local function decide(clock_us)
-  local levels, problem = load_levels(clock_us, 0)
-  if not levels then
-    return problem
+-- Where the cost fits, there is room for it, and never more is granted than there is room for.
+local function lease(level, admitted)
+  if not admitted then
+    return 0
   end
-  local admitted = all_fit(levels)
-  local reply = { admitted and 1 or 0 }
-  for i, level in ipairs(levels) do
-    local charged = admitted and level.cost > 0
-    if charged then
-      charge(level, level.cost)
-    end
-    local remaining, reset_us = settle(level, charged, clock_us)
-    if not remaining then
-      return reset_us
-    end
-    local at = 4 * i - 2
-    reply[at] = level.fits and 1 or 0
-    reply[at + 1] = remaining
-    reply[at + 2] = level.retry_us
-    reply[at + 3] = level.fits and reset_us or math.max(reset_us, level.retry_us)
-  end
-  return reply
-end
-
--- Units to grant where the cost fits: never more than there is room for.
-local function grant(level, firm, ahead)
   local room = left(level)
-  local granted = math.max(level.cost, math.min(room, firm))
-  return granted + math.min(ahead, floor(math.max(0, room - granted) / 4))
+  local granted = math.max(level.cost, math.min(room, level[1]))
+  granted = granted + math.min(level[2], floor(math.max(0, room - granted) / 4))
+  if granted > 0 then
+    charge(level, granted)
+    decide_level(level)
+  end
+  return granted
 end
 
-local function lease(clock_us)
-  local levels, problem = load_levels(clock_us, 2)
+local function take_back(level)
+  level.changed = level.found
+  if level.is_window then
+    window_return(level, level.cost, level[1])
+  else
+    gcra_return(level, level.cost, level[1])
+  end
+  return 0
+end
+
+-- A level that holds counts as wholly used: since the epoch began, or, where one key alone was lost,
+-- from now on.
+local function restore(level)
+  level.changed = true
+  if level.hold then
+    if now_us >= epoch.since_us + level.period_us then
+      fill(level, level.now)
+    end
+    return 0
+  end
+  for n = 1, PARTS_MAX do
+    local at_us, units = math.min(level[2 * n - 1], level.now), level[2 * n]
+    if units > 0 and at_us + level.period_us > level.now then
+      if level.is_window then
+        window_restore(level, units, at_us)
+      else
+        gcra_restore(level, units)
+      end
+    end
+  end
+  if epoch.ready_us > now_us then
+    local ready_us = math.min(now_us + REPORT_US, epoch.since_us + MAX_PAUSE_US)
+    epoch.ready_us = math.max(epoch.ready_us, ready_us)
+  end
+  return 0
+end
+
+-- Runs an operation: what it does to each level, and how many numbers it adds.
+local function run(change, extra)
+  local problem, write = open_epoch()
+  if problem then
+    return problem
+  end
+  local levels
+  levels, problem = load_levels(extra)
   if not levels then
     return problem
   end
-  local admitted = all_fit(levels)
-  local reply = { clock_us }
-  for i, level in ipairs(levels) do
-    local granted = admitted and grant(level, level[1], level[2]) or 0
-    if granted > 0 then
-      charge(level, granted)
-      decide_level(level)
+  local admitted, changed, period_us = true, false, 0
+  for _, level in ipairs(levels) do
+    admitted = admitted and level.fits
+  end
+  for _, level in ipairs(levels) do
+    level.granted = change(level, admitted)
+    changed = changed or level.changed
+    period_us = math.max(period_us, level.period_us)
+  end
+  if changed then
+    epoch.seq = epoch.seq + 1
+  end
+  if changed or write or epoch.expires_us < now_us + KEEP_US / 2 then
+    problem = write_epoch(period_us)
+    if problem then
+      return problem
     end
-    local remaining, reset_us = settle(level, granted > 0, clock_us)
+  end
+  local reply = { epoch.number, epoch.seq, epoch.why, now_us, admitted and 1 or 0 }
+  for i, level in ipairs(levels) do
+    local remaining, reset_us = settle(level)
     if not remaining then
       return reset_us
     end
-    local at = 5 * i - 3
-    reply[at] = granted
-    reply[at + 1] = level.fits and 1 or 0
-    reply[at + 2] = remaining
-    reply[at + 3] = level.retry_us
-    reply[at + 4] = level.fits and reset_us or math.max(reset_us, level.retry_us)
+    local at = 5 * i
+    reply[at + 1] = level.granted
+    reply[at + 2] = level.fits and 1 or 0
+    reply[at + 3] = remaining
+    reply[at + 4] = level.retry_us
+    reply[at + 5] = level.fits and reset_us or math.max(reset_us, level.retry_us)
   end
   return reply
-end
-
-local function take_back(clock_us)
-  local levels, problem = load_levels(clock_us, 1)
-  if not levels then
-    return problem
-  end
-  for _, level in ipairs(levels) do
-    if level.is_window then
-      window_return(level, level.cost, level[1])
-    else
-      gcra_return(level, level.cost, level[1])
-    end
-    local remaining, failure = settle(level, level.found, clock_us)
-    if not remaining then
-      return failure
-    end
-  end
-  return { 1 }
 end
 
 local clock = redis.call('TIME')
-local operations = { decide = decide, lease = lease, ['return'] = take_back }
+now_us = clock[1] * 1000000 + clock[2]
 
-if ARGV[1] ~= '1' or not operations[ARGV[2]] then
-  return refuse('unknown operation')
-end
-if #KEYS == 0 or #KEYS > MAX_KEYS then
+local name = ARGV[1] == '1' and ARGV[2]
+if #KEYS == 0 or #KEYS > MAX_KEYS + 1 or #KEYS == 1 and name ~= 'poll' then
   return refuse('bad argument')
+elseif name == 'lease' then
+  return run(lease, 2)
+elseif name == 'decide' or name == 'poll' then
+  return run(decide, 0)
+elseif name == 'return' then
+  return run(take_back, 1)
+elseif name == 'restore' then
+  return run(restore, 2 * PARTS_MAX)
 end
-return operations[ARGV[2]](clock[1] * 1000000 + clock[2])
+return refuse('unknown operation')

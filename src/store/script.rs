@@ -4,7 +4,7 @@
 //! brought into that range here: exactly for every quota of which [`is_exact`] is true, as it is of
 //! all that the configuration takes, and otherwise to a stricter one.
 
-use super::decision::{Operation, Want};
+use super::decision::{Decision, Operation, Part, StoreCharge, Want};
 use super::resp::Command;
 use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 
@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "e91ea4e7ef57627e0f86c94d9cedc7c45edd1f36";
+pub const SCRIPT_SHA1: &str = "996b0e84776ddd50cda6337862f656c82c82788b";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";
@@ -48,35 +48,50 @@ pub fn is_exact(quota: &Quota) -> bool {
     }
 }
 
-/// Adds the operation to a call of the script, after its keys.
-pub(super) fn push_operation(command: &mut Command, operation: &Operation) {
+/// Adds the operation to a call of the script, after its keys, and what its caller knows. A server
+/// that does not have the script may not be the one that had it; a poll makes sure of it, too.
+pub(super) fn push_operation(command: &mut Command, decision: &Decision, is_new: bool) {
     command.text(PROTOCOL);
-    command.text(match operation {
+    command.text(match decision.operation {
         Operation::Decide => "decide",
         Operation::Lease(_) => "lease",
         Operation::Return(_) => "return",
+        Operation::Restore(_) => "restore",
+        Operation::Poll => "poll",
     });
+    command.number(decision.known.epoch);
+    command.number(decision.known.changes);
+    command.number(u64::from(is_new || decision.operation == Operation::Poll));
 }
 
 /// Adds what the operation says about the charge at `place`, after its arguments.
 pub(super) fn push_extra(command: &mut Command, operation: &Operation, place: usize) {
     match operation {
-        Operation::Decide => {}
+        Operation::Decide | Operation::Poll => {}
         Operation::Lease(wants) => {
             let want = wants.get(place).copied().unwrap_or(Want { firm: 0, ahead: 0 });
             command.number(want.firm.min(MAX_UNITS));
             command.number(want.ahead.min(MAX_UNITS));
         }
         Operation::Return(times) => command.number(times.get(place).copied().unwrap_or(0)),
+        Operation::Restore(parts) => {
+            for Part { at_us, units } in parts {
+                command.number((*at_us).min(MAX_EXACT));
+                command.number((*units).min(MAX_UNITS));
+            }
+        }
     }
 }
 
 /// Adds the arguments for one key to a call of the script.
-pub(super) fn push_charge(command: &mut Command, quota: &Quota, cost: u64) {
-    let cost = cost.min(MAX_EXACT);
+pub(super) fn push_charge(
+    command: &mut Command,
+    StoreCharge { quota, cost, hold, .. }: &StoreCharge,
+) {
+    let cost = (*cost).min(MAX_EXACT);
     match quota {
         Quota::Window(quota) => {
-            command.text("w");
+            command.text(if *hold { "W" } else { "w" });
             command.number(cost);
             command.number(quota.requests.min(MAX_UNITS));
             command.number(quota.window.as_micros_ceil().clamp(1, MAX_SPAN_US));
@@ -84,7 +99,7 @@ pub(super) fn push_charge(command: &mut Command, quota: &Quota, cost: u64) {
         Quota::Gcra(quota) => {
             let wanted = CellRate::of(quota);
             let CellRate { rate, per_us, burst } = wanted.simplest().unwrap_or(wanted.cut());
-            command.text("g");
+            command.text(if *hold { "G" } else { "g" });
             command.number(cost);
             command.number(rate);
             command.number(per_us);
@@ -138,7 +153,9 @@ mod tests {
 
     fn arguments(quota: &Quota, cost: u64) -> Vec<String> {
         let mut command = Command::default();
-        push_charge(&mut command, quota, cost);
+        let level = crate::policy::Level::Shared;
+        let charge = StoreCharge { key: String::new(), level, quota: *quota, cost, hold: false };
+        push_charge(&mut command, &charge);
         let mut encoded = Vec::new();
         command.write_to(&mut encoded);
         let encoded = String::from_utf8(encoded).unwrap();

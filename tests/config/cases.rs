@@ -58,9 +58,9 @@ fn cfg_1_no_document_runs_unlimited_by_accident() {
 
 #[test]
 fn cfg_1_a_document_of_a_newer_version_is_refused_by_field() {
-    let newer = r#"{"limits": [{"name": "dns", "max_wait": "1s", "on_state_loss": "hold",
+    let newer = r#"{"limits": [{"name": "dns", "max_wait": "1s", "max_queue": 5,
         "shared": {"requests": 5, "window": "1s"}}], "classes": {}}"#;
-    for path in ["classes", "limits[0].max_wait", "limits[0].on_state_loss"] {
+    for path in ["classes", "limits[0].max_wait", "limits[0].max_queue"] {
         assert_says(newer, path, "not a field of this version");
     }
 }

@@ -136,6 +136,7 @@ fn red_1_a_seeded_key_heals_within_its_window() {
         let admitted = || (envoy.send(&by("acme")).status == 200).then_some(());
         poll_until(PATIENCE, admitted).expect("it heals");
         redis.run(&["FLUSHALL"]);
+        redis.age("fairshare");
     }
 }
 

@@ -65,15 +65,18 @@ fn redis_paused_killed_flushed_failed_over() {
     let over = AtomicBool::new(false);
     let client = || {
         let mut connection = Connection::open(envoy.port()).expect("a connection");
-        let (mut sent, mut slowest) = (0_u32, Duration::ZERO);
+        let (mut sent, mut admitted, mut slowest) = (0_u32, 0_u32, Duration::ZERO);
         while !over.load(Ordering::Relaxed) {
             let start = Instant::now();
             let status = connection.send(&by("acme")).expect("an answer").status;
-            assert_eq!(status, 200, "nobody is refused");
+            // A store that has forgotten grants nothing until the nodes have told it what they know.
+            assert!([200, 429].contains(&status), "{status}");
+            admitted += u32::from(status == 200);
             slowest = slowest.max(start.elapsed());
             sent += 1;
             thread::sleep(Duration::from_millis(2));
         }
+        assert!(admitted > sent / 2, "{admitted} of {sent} are let through");
         (sent, slowest)
     };
     let mut troubles = || {

@@ -12,6 +12,8 @@ pub enum Stored {
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
     pub now_us: u64,
+    /// The server's run: another one after a restart or a fail-over.
+    pub run: u64,
     /// With the millisecond after which it is gone.
     keys: BTreeMap<Vec<u8>, (Stored, Option<u64>)>,
 }
@@ -65,6 +67,10 @@ impl Keyspace {
         let now_ms = self.now_us / 1000;
         match arguments.as_slice() {
             [b"TIME"] => self.time(),
+            [b"INFO", b"server"] => {
+                let info = format!("# Server\r\nrun_id:{:040x}\r\n", self.run);
+                format!("${}\r\n{info}\r\n", info.len()).into_bytes()
+            }
             [b"GET", key] => match self.find(key) {
                 None => b"$-1\r\n".to_vec(),
                 Some((Stored::List(_), _)) => format!("-{WRONG_TYPE}\r\n").into_bytes(),

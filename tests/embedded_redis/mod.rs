@@ -94,11 +94,23 @@ impl EmbeddedRedis {
         Snapshot(self.keyspace.borrow().clone())
     }
 
-    /// A replica without the last writes takes over: data as they were, the clock as it is.
-    pub fn restore(&mut self, snapshot: &Snapshot) {
-        let now_us = self.keyspace.borrow().now_us;
-        *self.keyspace.borrow_mut() = snapshot.0.clone();
-        self.set_clock(now_us);
+    /// A replica without the last writes takes over: data as they were, the clock as it is, and
+    /// without the script.
+    pub fn fail_over(&mut self, snapshot: &Snapshot) {
+        let mut keyspace = self.keyspace.borrow_mut();
+        let (now_us, run) = (keyspace.now_us, keyspace.run + 1);
+        keyspace.clone_from(&snapshot.0);
+        (keyspace.now_us, keyspace.run) = (now_us, run);
+        drop(keyspace);
+        self.forget_script();
+    }
+
+    /// Lets the store of `prefix` be long in use, so that no limit pauses because it is new.
+    pub fn age(&mut self, prefix: &str) {
+        let key = format!("{{{prefix}}}:1:epoch").into_bytes();
+        let record = b"e1 1 0 0 0 0 0 -".to_vec();
+        let set = [b"SET".to_vec(), key, record, b"PX".to_vec(), b"86400000".to_vec()];
+        self.keyspace.borrow_mut().run(&set);
     }
 
     /// Runs the commands of one connection and returns the replies, in order. What is no whole

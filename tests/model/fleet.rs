@@ -66,8 +66,8 @@ pub(crate) struct State {
 }
 
 impl Worker {
-    pub(crate) fn new(quota: Quota) -> Self {
-        let lease = Lease::new(quota);
+    pub(crate) fn new(quota: Quota, cost: u64) -> Self {
+        let lease = Lease::new(quota, cost);
         Self { lease, call: None, calls: 0, questions: vec![], replies: vec![], returns: vec![] }
     }
 
@@ -247,7 +247,7 @@ impl State {
                     &mut self.workers[node * protocol.workers..][..protocol.workers]
                 {
                     // What is on its way stays so, and no number of a call is used twice.
-                    (worker.lease, worker.call) = (Lease::new(protocol.quota), None);
+                    (worker.lease, worker.call) = (Lease::new(protocol.quota, protocol.cost), None);
                     worker.tidy();
                     *text = worker.text();
                 }

@@ -3,7 +3,7 @@
 //! delay, reorder and double.
 
 use fairshare::limiter::{Quota, WindowQuota};
-use fairshare::store::lease::LeaseTerms;
+use fairshare::store::LeaseTerms;
 use fairshare::units::{Instant, Span};
 use stateright::{Model, Property};
 
@@ -87,7 +87,7 @@ impl Protocol {
             nodes: 2,
             workers: 2,
             quota,
-            charged: *LeaseTerms::of(&quota).charged(),
+            charged: *LeaseTerms::of(&quota, 9).charged(),
             cost: 9,
             requests: 2,
             faults: 2,
@@ -102,7 +102,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let worker = Worker::new(self.quota);
+        let worker = Worker::new(self.quota, self.cost);
         let state = State {
             now: START,
             workers: vec![(format!("{worker:?}"), worker); self.nodes * self.workers],

@@ -1,6 +1,9 @@
 use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
 use fairshare::policy::{Level, Secret, StorePolicy, Topology};
-use fairshare::store::{Answer, Decision, Operation, ScriptCall, StoreCharge, decode, encode};
+use fairshare::store::epoch::State;
+use fairshare::store::{
+    Answer, Decision, Operation, ScriptCall, StoreCharge, decode, encode, record_key,
+};
 use fairshare::units::Span;
 
 use crate::embedded_redis::EmbeddedRedis;
@@ -35,8 +38,10 @@ pub(crate) fn ask(
     cost: u64,
     operation: Operation,
 ) -> Answer {
-    let charge = StoreCharge { key: "{}:1:dns:s".to_owned(), level: Level::Shared, quota, cost };
-    let decision = [Decision { group: 0, operation, charges: vec![charge] }];
+    let (key, level) = ("{}:1:dns:s".to_owned(), Level::Shared);
+    let charges = vec![StoreCharge { key, level, quota, cost, hold: false }];
+    let record = record_key("{}");
+    let decision = [Decision { group: 0, operation, charges, record, known: State::NONE }];
     let replies = redis.exchange(&encode(policy, &decision, ScriptCall::Load));
     decode(policy, &decision, ScriptCall::Load, &replies).remove(0).expect("an answer")
 }

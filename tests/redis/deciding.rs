@@ -189,7 +189,7 @@ fn tim_9_traffic_at_exactly_the_rate_is_never_refused() {
 /// Goal: many clients at once, on Redis's own clock, get exactly what there is.
 #[test]
 fn concurrent_clients_share_one_budget() {
-    let redis = Redis::start();
+    let redis = aged();
     let charges = [charge("shared", window(100, 600 * SECOND_US), 1)];
     let batch = vec![ask(&charges); 8];
     let admitted = |_| {

@@ -1,6 +1,6 @@
 //! That no key stays behind, and none leaves too early.
 
-use fairshare::store::{Operation, Want};
+use fairshare::store::Want;
 
 use super::*;
 
@@ -16,18 +16,14 @@ fn assert_every_key_expires(redis: &Redis) {
 /// Goal: wherever the exchange breaks off, no key is left that never expires.
 #[test]
 fn red_1_no_key_is_left_without_expiry() {
-    let redis = Redis::start();
+    let redis = aged();
     let charges =
         [charge("w", window(5, 60 * SECOND_US), 1), charge("g", gcra(5, 60 * SECOND_US, 5), 1)];
     let lease = Operation::Lease(vec![Want { firm: 2, ahead: 1 }; 2]);
     let decisions = [
         ask(&charges),
-        Decision { group: 0, operation: lease, charges: charges.to_vec() },
-        Decision {
-            group: 0,
-            operation: Operation::Return(vec![START_US; 2]),
-            charges: charges.to_vec(),
-        },
+        asked(lease, &charges),
+        asked(Operation::Return(vec![START_US; 2]), &charges),
     ];
     assert!(decide(&redis, &decisions).iter().all(Result::is_ok));
     let pipeline = encode(&policy(), &decisions, ScriptCall::Cached);
@@ -41,7 +37,7 @@ fn red_1_no_key_is_left_without_expiry() {
 /// Goal: a value without expiry, whoever wrote it, neither grants anything nor blocks for ever.
 #[test]
 fn red_1_a_key_without_expiry_heals() {
-    let redis = Redis::start();
+    let redis = aged();
     let ours = format!("w1 60000000 {START_US} 5 {START_US}:5");
     for text in ["5", "", "garbage", "w1 1 2", "w1 60000000 x 5 1:5", "g1 1 2 0 4", "g1 1e3 2 3 4"]
     {
@@ -134,7 +130,7 @@ fn assert_expiry_within(timed: &Timed, key: &str, least: i64, most: i64) {
 /// Goal: a key lives for as long as its usage counts, and little longer.
 #[test]
 fn red_2_keys_live_as_long_as_they_matter() {
-    let redis = Redis::start();
+    let redis = aged();
     let cases = [
         ("window", window(10, 60 * SECOND_US), 1, 60_000),
         ("short window", window(10, 1_000), 1, 1),
@@ -152,7 +148,7 @@ fn red_2_keys_live_as_long_as_they_matter() {
 
 #[test]
 fn red_2_an_idle_key_is_gone() {
-    let redis = Redis::start();
+    let redis = aged();
     assert!(decide_one(&redis, &[charge("k", window(1, 10_000), 1)]).unwrap().admitted);
     let gone = || redis.keys().is_empty().then_some(());
     let patience = std::time::Duration::from_secs(10);
@@ -162,7 +158,7 @@ fn red_2_an_idle_key_is_gone() {
 /// Goal: nothing that a key forgets when it expires is granted once more.
 #[test]
 fn red_2_usage_never_vanishes_while_it_counts() {
-    let redis = Redis::start();
+    let redis = aged();
     let quota = window(2, 200_000);
     let now_us = || {
         let Value::List(time) = redis.run(&["TIME"]) else { panic!("TIME gives a list") };

@@ -5,9 +5,6 @@ use crate::world::World;
 /// Parts of a million by which a clock may run fast or slow, twice over.
 const DRIFT: u64 = 500;
 
-/// How long units last that were granted to those who waited for them.
-const HAND_OVER: u64 = 10 * MILLI;
-
 /// The slack of a delivery that waits for its turn.
 const TURN: u64 = 5 * MILLI;
 
@@ -56,10 +53,7 @@ impl Bound {
         bound.units *= 1 + world.network.clock.jumps + world.network.losses;
         bound.shift += world.fleet.nodes.iter().map(|node| node.clock.back).sum::<u64>();
         bound.shift += match limit.kind {
-            Kind::Leased if limit.asks_ahead(capacity) => 0,
-            // The store counts windows longer by as much, but keeps nothing of a small burst.
-            Kind::Leased if !limit.window_form => world.network.longest_reply + HAND_OVER,
-            Kind::Leased => world.network.longest_reply,
+            Kind::Leased => 0,
             Kind::Strict | Kind::Node => world.network.longest_reply + TURN,
         };
         if limit.on_store_error == OnStoreError::Local && without_store(world) {

@@ -72,6 +72,8 @@ impl<'a> Network<'a> {
     pub fn new(plan: &Plan, store: &'a mut EmbeddedRedis) -> Self {
         store.reset();
         store.password = plan.password.then(|| "secret".to_owned());
+        store.set_clock(STORE_START / 1000);
+        store.age("fairshare");
         Self {
             store,
             clock: Clock::new(STORE_START),
@@ -176,10 +178,9 @@ impl<'a> Network<'a> {
     pub fn fail_over(&mut self, lost: u64, now: u64) {
         let copy = self.copies.iter().rfind(|(at, _)| at + lost <= now).or(self.copies.first());
         if let Some((_, copy)) = copy {
-            self.store.restore(copy);
+            self.store.fail_over(copy);
             self.losses += 1;
         }
-        self.store.forget_script();
     }
 
     pub fn flush(&mut self) {
@@ -225,9 +226,10 @@ fn granted(mut body: &[u8], mut replies: &[u8], limits: &[LimitPlan]) -> u64 {
             let place: usize = name[1..].parse().unwrap();
             limits[place].kind == crate::plan::Kind::Leased
         };
-        for (place, key) in command[3..3 + keys].iter().enumerate() {
+        // Five numbers about the store come first, and its record is the first key.
+        for (place, key) in command[4..3 + keys].iter().enumerate() {
             if is_leased(key) {
-                units += integers[1 + 5 * place];
+                units += integers[5 + 5 * place];
             }
         }
     }

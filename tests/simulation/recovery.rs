@@ -42,7 +42,7 @@ fn room(limit: &LimitPlan) -> u64 {
     let capacity = limit.tenant.min(limit.shared.min(limit.shared * 3 / 4 + 1));
     let reserved = match limit.kind {
         // What leaks within one life of a lease is kept back.
-        Kind::Leased if !limit.window_form => capacity / 16 + 2,
+        Kind::Leased if !limit.window_form => (capacity / 16 + 2).max(capacity / 4),
         _ => 0,
     };
     let requests = capacity.saturating_sub(reserved) / limit.cost;

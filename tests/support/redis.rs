@@ -64,7 +64,14 @@ impl Redis {
         let redis = Self { process, socket, login: None, _directory: directory };
         let ready = || UnixStream::connect(&redis.socket).ok();
         assert!(poll_until(READY_WITHIN, ready).is_some(), "Redis did not start:\n{}", redis.log());
+        redis.age("fairshare");
         redis
+    }
+
+    /// Lets the store of `prefix` be long in use, so that no limit pauses because it is new. Where it
+    /// refuses to be written to, it stays as it is.
+    pub fn age(&self, prefix: &str) {
+        self.run(&["SET", &record(prefix), "e1 1 0 0 0 0 0 -", "NX", "EX", "86400"]);
     }
 
     /// Where it listens.
@@ -158,15 +165,20 @@ impl Redis {
         }
     }
 
-    /// The names of all keys.
+    /// The names of all keys that hold usage.
     pub fn keys(&self) -> Vec<String> {
         let Value::List(keys) = self.run(&["KEYS", "*"]) else { panic!("KEYS gives a list") };
         let text = |key| match key {
             Value::Text(text) => text,
             other => panic!("a key's name: {other:?}"),
         };
-        keys.into_iter().map(text).collect()
+        keys.into_iter().map(text).filter(|key| !key.ends_with(":1:epoch")).collect()
     }
+}
+
+/// The key of the record of the store's epochs.
+pub fn record(prefix: &str) -> String {
+    format!("{{{prefix}}}:1:epoch")
 }
 
 /// A command as Redis reads it.

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{Level, Secret, Topology};
-use crate::store::CHARGES_MAX;
+use crate::store::{CHARGES_MAX, Want};
 
 fn policy(username: &str, password: &str) -> StorePolicy {
     StorePolicy {
@@ -23,11 +23,14 @@ fn decision(levels: &[Level]) -> Decision {
         level: *level,
         quota,
         cost: 1,
+        hold: *level == Level::Tenant,
     };
     Decision {
         group: 0,
         operation: Operation::Decide,
         charges: levels.iter().map(charge).collect(),
+        record: crate::store::record_key("{f}"),
+        known: State { epoch: 8, changes: 3 },
     }
 }
 
@@ -40,8 +43,10 @@ fn decoded(count: usize, body: &[u8]) -> Vec<Result<Answer, StoreError>> {
     decode(&policy("", ""), &vec![shared(); count], ScriptCall::Cached, body)
 }
 
-const ADMITTED: &[u8] = b"*5\r\n:1\r\n:1\r\n:4\r\n:0\r\n:1000000\r\n";
-const REFUSED: &[u8] = b"*5\r\n:0\r\n:0\r\n:0\r\n:250000\r\n:1000000\r\n";
+const ADMITTED: &[u8] =
+    b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n:1\r\n:4\r\n:0\r\n:1000000\r\n";
+const REFUSED: &[u8] =
+    b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:0\r\n:0\r\n:0\r\n:0\r\n:250000\r\n:1000000\r\n";
 
 fn admitted() -> Answer {
     let verdict = Verdict {
@@ -51,16 +56,26 @@ fn admitted() -> Answer {
         retry_after: Span::ZERO,
         reset_after: Span::from_secs(1),
     };
-    Answer { admitted: true, levels: vec![verdict], grants: None }
+    Answer {
+        admitted: true,
+        levels: vec![verdict],
+        units: vec![1],
+        clock_us: 77,
+        state: State { epoch: 8, changes: 4 },
+        why: 1,
+    }
 }
 
 #[test]
 fn a_pipeline_is_a_password_a_script_and_the_decisions() {
     let decisions = [shared(), decision(&[Level::Shared, Level::Tenant])];
     let calls = format!(
-        "*10\r\n$7\r\nEVALSHA\r\n$40\r\n{SCRIPT_SHA1}\r\n$1\r\n1\r\n$11\r\n{{f}}:1:dns:s\r\n\
-         $1\r\n1\r\n$6\r\ndecide\r\n$1\r\nw\r\n$1\r\n1\r\n$1\r\n5\r\n$7\r\n1000000\r\n"
+        "*14\r\n$7\r\nEVALSHA\r\n$40\r\n{SCRIPT_SHA1}\r\n$1\r\n2\r\n$11\r\n{{f}}:1:epoch\r\n\
+         $11\r\n{{f}}:1:dns:s\r\n$1\r\n1\r\n$6\r\ndecide\r\n$1\r\n8\r\n$1\r\n3\r\n$1\r\n0\r\n\
+         $1\r\nw\r\n$1\r\n1\r\n$1\r\n5\r\n$7\r\n1000000\r\n"
     );
+    // A server without the script may be another one than before.
+    let calls_of_new = calls.replace("$1\r\n3\r\n$1\r\n0\r\n", "$1\r\n3\r\n$1\r\n1\r\n");
     let cached = encode(&policy("", ""), &decisions[..1], ScriptCall::Cached);
     assert_eq!(String::from_utf8(cached).unwrap(), calls);
 
@@ -68,7 +83,7 @@ fn a_pipeline_is_a_password_a_script_and_the_decisions() {
     let whole = encode(&policy("app", "s3cret"), &decisions, ScriptCall::Load);
     let whole = String::from_utf8(whole).unwrap();
     let auth = "*3\r\n$4\r\nAUTH\r\n$3\r\napp\r\n$6\r\ns3cret\r\n";
-    assert!(whole.starts_with(&format!("{auth}{load}{calls}")), "{whole}");
+    assert!(whole.starts_with(&format!("{auth}{load}{calls_of_new}")), "{whole}");
 
     let none: [Decision; 0] = [];
     let default_user = encode(&policy("", "s3cret"), &none, ScriptCall::Cached);
@@ -86,7 +101,7 @@ fn answers_come_in_the_order_of_the_decisions() {
 
 #[test]
 fn red_4_odd_replies_are_told_apart_and_are_never_a_grant() {
-    let cases: [(&[u8], StoreError); 26] = [
+    let cases: [(&[u8], StoreError); 29] = [
         (b"-READONLY You can't write against a read only replica.\r\n", StoreError::ReadOnly),
         (b"-NOAUTH Authentication required.\r\n", StoreError::NoAuth),
         (b"-WRONGPASS invalid username-password pair\r\n", StoreError::WrongPass),
@@ -106,13 +121,37 @@ fn red_4_odd_replies_are_told_apart_and_are_never_a_grant() {
         (b":1\r\n", StoreError::Malformed),
         (b"+OK\r\n", StoreError::Malformed),
         (b"*1\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:1\r\n:1\r\n:-4\r\n:0\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:2\r\n:1\r\n:4\r\n:0\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:1\r\n:0\r\n:4\r\n:9\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:1\r\n:1\r\n:4\r\n:9\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:1\r\n$1\r\n1\r\n:4\r\n:0\r\n:1\r\n", StoreError::Malformed),
-        (b"*9\r\n:1\r\n:1\r\n:4\r\n:0\r\n:1\r\n:1\r\n:4\r\n:0\r\n:1\r\n", StoreError::Malformed),
-        (b"*5\r\n:1\r\n:1\r\n:4\r\n", StoreError::Truncated),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n:1\r\n:-4\r\n:0\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:2\r\n:1\r\n:1\r\n:4\r\n:0\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n:0\r\n:4\r\n:9\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:0\r\n:1\r\n:4\r\n:0\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:0\r\n:1\r\n:0\r\n:4\r\n:9\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n:1\r\n:4\r\n:9\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (
+            b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n$1\r\n1\r\n:4\r\n:0\r\n:1\r\n",
+            StoreError::Malformed,
+        ),
+        (b"*5\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n", StoreError::Malformed),
+        (b"*9\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n:1\r\n:1\r\n:4\r\n:0\r\n", StoreError::Malformed),
+        (b"*10\r\n:8\r\n:4\r\n:1\r\n:77\r\n:1\r\n", StoreError::Truncated),
     ];
     for (reply, error) in cases {
         let text = reply.escape_ascii();
@@ -204,14 +243,15 @@ fn a_store_cannot_give_more_than_was_wanted() {
     let wants = vec![Want { firm: 3, ahead: 4 }];
     let lease = Decision { operation: Operation::Lease(wants), ..shared() };
     let granted = |units: u64| {
-        let body = format!("*6\r\n:9\r\n:{units}\r\n:1\r\n:4\r\n:0\r\n:1000000\r\n");
+        let body =
+            format!("*10\r\n:8\r\n:4\r\n:1\r\n:9\r\n:1\r\n:{units}\r\n:1\r\n:4\r\n:0\r\n:1\r\n");
         let mut answers = decode(
             &policy("", ""),
             std::slice::from_ref(&lease),
             ScriptCall::Cached,
             body.as_bytes(),
         );
-        answers.remove(0).map(|answer| answer.grants.unwrap().units[0])
+        answers.remove(0).map(|answer| answer.units[0])
     };
     assert_eq!(granted(7), Ok(7));
     assert_eq!(granted(8), Err(StoreError::Malformed));
@@ -234,7 +274,7 @@ proptest! {
         let results = decode(&policy, &vec![shared(); count], call, body);
         prop_assert_eq!(results.len(), count);
         let grants = results.iter().flatten().filter(|answer| answer.admitted).count();
-        let said = body.windows(8).filter(|window| window.starts_with(b"*5\r\n:1\r\n")).count();
+        let said = body.windows(ADMITTED.len()).filter(|window| *window == ADMITTED).count();
         prop_assert!(grants <= said);
         for answer in results.iter().flatten() {
             prop_assert_eq!(answer.levels.len(), 1);

@@ -3,28 +3,13 @@
 /// The replies to a pipeline: every question is granted in full.
 #[must_use]
 pub fn granting(pipeline: &[u8]) -> Vec<u8> {
-    replies(pipeline, |command| {
-        let cost = |place: usize| command.cost(place);
-        match command.operation {
-            "decide" => command.array(1, None, |_| vec![1, 100, 0, 1_000_000]),
-            "lease" => {
-                command.array(1_700_000_000_000_000, Some(&cost), |_| vec![1, 100, 0, 1_000_000])
-            }
-            _ => "*1\r\n:1\r\n".to_owned(),
-        }
-    })
+    replies(pipeline, |question| question.answer(true))
 }
 
 /// The replies to a pipeline: every question is refused.
 #[must_use]
 pub fn refusing(pipeline: &[u8]) -> Vec<u8> {
-    replies(pipeline, |command| match command.operation {
-        "decide" => command.array(0, None, |_| vec![0, 0, 500_000, 1_000_000]),
-        "lease" => {
-            command.array(1_700_000_000_000_000, Some(&|_| 0), |_| vec![0, 0, 500_000, 1_000_000])
-        }
-        _ => "*1\r\n:1\r\n".to_owned(),
-    })
+    replies(pipeline, |question| question.answer(false))
 }
 
 /// The replies to a pipeline of a store that has lost the script.
@@ -41,41 +26,44 @@ struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// A first number, and for each key its units, where there are such, and its verdict.
-    fn array(
-        &self,
-        first: u64,
-        units: Option<&dyn Fn(usize) -> u64>,
-        verdict: impl Fn(usize) -> Vec<u64>,
-    ) -> String {
-        let mut numbers = vec![first];
-        for place in 0..self.keys {
-            numbers.extend(units.map(|units| units(place)));
-            numbers.extend(verdict(place));
+    /// The store's state, its clock and whether all is granted, and for each key its units and its
+    /// verdict.
+    fn answer(&self, granted: bool) -> String {
+        let mut numbers = vec![1, 1, 0, 1_700_000_000_000_000, u64::from(granted)];
+        let verdict = if granted { [1, 100, 0, 1_000_000] } else { [0, 0, 500_000, 1_000_000] };
+        let mut arguments = self.arguments.iter();
+        for _ in 0..self.keys {
+            let wanted = self.charge(&mut arguments);
+            numbers.push(if granted { wanted } else { 0 });
+            numbers.extend(verdict);
         }
         let lines: Vec<String> = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
         format!("*{}\r\n{}", numbers.len(), lines.concat())
     }
 
-    /// What a lease of the key at `place` asks for, cost and all.
-    fn cost(&self, place: usize) -> u64 {
-        let mut arguments = self.arguments.iter();
-        for _ in 0..place {
-            Self::charge(&mut arguments);
-        }
-        Self::charge(&mut arguments)
-    }
-
-    fn charge<'b>(arguments: &mut impl Iterator<Item = &'b &'b str>) -> u64 {
+    /// What the question asks for under its next key.
+    fn charge<'b>(&self, arguments: &mut impl Iterator<Item = &'b &'b str>) -> u64 {
         let kind = arguments.next().copied().unwrap_or("w");
         let mut number = || arguments.next().and_then(|text| text.parse().ok()).unwrap_or(0u64);
         let cost = number();
-        let (_, _) = (number(), number());
-        if kind == "g" {
+        for _ in 0..if kind.eq_ignore_ascii_case("g") { 3 } else { 2 } {
             number();
         }
-        let (firm, ahead) = (number(), number());
-        cost.max(firm + ahead)
+        match self.operation {
+            "decide" => cost,
+            "lease" => cost.max(number() + number()),
+            "return" => {
+                number();
+                0
+            }
+            // A report: five times and as many units.
+            _ => {
+                (0..10).for_each(|_| {
+                    number();
+                });
+                0
+            }
+        }
     }
 }
 
@@ -87,9 +75,11 @@ fn replies(pipeline: &[u8], answer: impl Fn(&Question<'_>) -> String) -> Vec<u8>
             ["AUTH", ..] => "+OK\r\n".to_owned(),
             ["SCRIPT", ..] => "$2\r\nok\r\n".to_owned(),
             ["EVALSHA", _, keys, rest @ ..] => {
+                // The first key is the one of the store's record; then come the protocol's version,
+                // the operation, and three numbers about the record.
                 let keys: usize = keys.parse().expect("a number of keys");
                 let operation = rest[keys + 1];
-                answer(&Question { operation, keys, arguments: &rest[keys + 2..] })
+                answer(&Question { operation, keys: keys - 1, arguments: &rest[keys + 5..] })
             }
             _ => "-ERR unknown command\r\n".to_owned(),
         };
