@@ -1,5 +1,6 @@
 //! Whatever the store says, nobody is given what was not asked for.
 
+use fairshare::store::epoch::Known;
 use fairshare::store::{
     Decision, Operation, PARTS_MAX, Part, ScriptCall, Want, decode, record_key,
 };
@@ -20,7 +21,7 @@ pub fn run(bytes: &[u8]) {
             1 => Decision::strict(&leased, &policy),
             2 => Decision::give_back(&leased, bytes.number(), &policy),
             3 => Decision::restore(&leased[0], [Part::default(); PARTS_MAX], &policy),
-            4 => Decision::poll(record_key("f")),
+            4 => Decision::poll(&Known::new("", 0, record_key("{f}"))),
             _ => {
                 let want = Want { firm: bytes.byte().into(), ahead: bytes.byte().into() };
                 Decision::lease(&leased, vec![want; leased.len()], &policy)
