@@ -50,7 +50,9 @@ struct Cluster {
 impl Cluster {
     fn new(nodes: &[(&'static str, Says)]) -> Self {
         let nodes = nodes.iter().cloned().collect();
-        Self { redis: Redis::start(), nodes, slots: b"*0\r\n".to_vec(), asked: vec![] }
+        let redis = Redis::start();
+        ["f:a", "f:b"].iter().for_each(|prefix| redis.age(prefix));
+        Self { redis, nodes, slots: b"*0\r\n".to_vec(), asked: vec![] }
     }
 
     fn call(&mut self, node: Option<&str>, body: &[u8]) -> StoreReply {
@@ -317,6 +319,49 @@ fn a_client_that_leaves_gets_back_what_the_first_shard_charged() {
     for expected in [200, 200, 200, 200, 429] {
         assert_eq!(send(&mut process, &mut cluster, "a"), expected);
     }
+}
+
+/// Nodes that contradict each other about who has a shard do not make requests wait again and again.
+#[test]
+fn a_shard_that_is_gone_stays_given_up_though_the_topology_alternates() {
+    let mut cluster = Cluster::new(&[("", moved("a", ONE))]);
+    let mut process = process(&plugin("strict"));
+    for _ in 0..4 {
+        send(&mut process, &mut cluster, "a");
+    }
+    let given_up = |process: &Process| process.metrics_with(&["store_calls", ".result=given_up"]);
+    let before = given_up(&process);
+    for node in [ONE, TWO].repeat(20) {
+        cluster.slots = format!("*1\r\n{}", serves("a", node)).into_bytes();
+        (0..3).for_each(|_| tick(&mut process, &mut cluster, 100));
+        assert_eq!(send(&mut process, &mut cluster, "a"), 503);
+    }
+    assert_eq!(given_up(&process) - before, 40);
+}
+
+/// A topology of more ranges than an answer of the script has integers.
+#[test]
+fn a_topology_in_which_every_slot_is_a_range_of_its_own_is_read() {
+    let mut cluster = Cluster::new(&[("", Says::Answer), (TWO, Says::Answer)]);
+    cluster.slots =
+        format!("*16384\r\n{}{}", serves("b", ONE).repeat(16_383), serves("a", TWO)).into_bytes();
+    let mut process = process(&plugin("strict"));
+    (0..3).for_each(|_| tick(&mut process, &mut cluster, 100));
+    cluster.take_asked();
+    assert_eq!(send(&mut process, &mut cluster, "a"), 200);
+    let asked = cluster.take_asked();
+    assert!(!asked.is_empty() && asked.iter().all(|node| node == TWO), "{asked:?}");
+}
+
+/// A user who may not ask for the topology is seen in the metrics.
+#[test]
+fn topology_questions_that_fail_are_counted() {
+    let mut cluster = Cluster::new(&[("", Says::Answer)]);
+    cluster.slots = b"-NOPERM no permissions to run the 'cluster|slots' command\r\n".to_vec();
+    let mut process = process(&plugin("strict"));
+    (0..10).for_each(|_| tick(&mut process, &mut cluster, 100));
+    let counted = process.metrics_with(&["store_calls", ".result=no_permission"]);
+    assert!((1..=5).contains(&counted), "{counted}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Groups of keys that lie together: which node of the store has each, and whether that answers.
 //!
 //! Where one node has all keys there is one group, which the Envoy cluster leads to. In a Redis Cluster
-//! each limit is a group with a slot of its own, and the mode that operators set is one more. Its node is learned from redirections, and from the
-//! answer to `CLUSTER SLOTS`, which is asked for at the start and whenever something is amiss.
+//! each limit is a group with a slot of its own, and the mode that operators set is one more. Its node
+//! is learned from redirections, and from the answer to `CLUSTER SLOTS`, which is asked for at the start
+//! and whenever something is amiss.
 
 use std::rc::Rc;
 
@@ -29,6 +30,8 @@ pub(super) struct KeyGroups {
     call: Option<CallId>,
     asked_at: Instant,
     asked: usize,
+    /// Whether the last question for it failed, which is told once.
+    fails: bool,
 }
 
 /// Keys that lie together.
@@ -67,6 +70,7 @@ impl KeyGroups {
             call: None,
             asked_at: Instant::ORIGIN,
             asked: 0,
+            fails: false,
         }
     }
 
@@ -149,30 +153,42 @@ impl KeyGroups {
         self.call = host.call_store(&call).ok();
     }
 
-    /// Takes the answer to the question for the topology. Returns whether the call was one.
-    pub(super) fn receive(
+    /// Whether the call was the question for the topology, which is answered now.
+    pub(super) fn takes(&mut self, call: CallId) -> bool {
+        self.call.take_if(|asked| *asked == call).is_some()
+    }
+
+    /// Learns from the answer to the question for the topology.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub(super) fn learn(
         &mut self,
         store: &StorePolicy,
-        call: CallId,
         body: Result<&[u8], StoreError>,
-    ) -> bool {
-        if self.call != Some(call) {
-            return false;
-        }
-        self.call = None;
+    ) -> Result<(), StoreError> {
         let mut served = false;
         let serves = |Served { first, last, node }| {
             served = true;
             for group in &mut self.groups {
                 if (first..=last).contains(&group.slot) {
-                    group.lead_to(&node);
+                    // One that was given up is probed there: nodes may contradict each other.
+                    group.node = Some(Rc::clone(&node));
                 }
             }
         };
-        if body.and_then(|body| decode_slots(store, body, serves)).is_ok() {
-            self.in_doubt = !served;
+        let result = body.and_then(|body| decode_slots(store, body, serves));
+        match result {
+            Ok(()) => self.in_doubt = !served,
+            Err(why) if !self.fails => {
+                let why = why.name();
+                log::warn!("fairshare: the Redis Cluster does not tell its nodes ({why})");
+            }
+            Err(_) => {}
         }
-        true
+        self.fails = result.is_err();
+        result
     }
 }
 
@@ -181,13 +197,5 @@ impl KeyGroup {
     pub(super) fn trust(&mut self) {
         self.breaker.close();
         log::info!("fairshare: the store answers again");
-    }
-
-    /// What was said about another node does not hold for a new one.
-    fn lead_to(&mut self, node: &Node) {
-        if self.node.as_ref() != Some(node) {
-            self.node = Some(Rc::clone(node));
-            self.breaker.close();
-        }
     }
 }

@@ -4,8 +4,8 @@
 //! waits, and writes what it hears on the node's board. Every worker looks at the board among its
 //! chores. While the store's word stands, it is what counts; before and after, what is configured does.
 //!
-//! Not every VM of a host can call the store: the one of Envoy's main thread cannot. So those that have
-//! had an answer before come first, and after a failure others have the next turn.
+//! Not every VM of a host can call the store: the one of Envoy's main thread cannot. So those whose last
+//! question was answered come first, and after a failure the next turn is due at once, for others first.
 
 use super::worker::Worker;
 use crate::host::{CallId, Host, StoreCall};
@@ -19,11 +19,12 @@ use crate::units::{Instant, Span};
 /// `store.timeout`; and it is over long before the next question.
 const TIMEOUT: Span = Span::from_secs(1);
 
-/// How long a question waits for those who have had an answer before, until others may ask it.
+/// How long a question waits for those whose last one was answered, until others may ask it.
 const LAG: Span = Span::from_millis(500);
 
-/// For how long a worker whose question failed leaves questions to others: longer than one turn.
-const SITS_OUT: Span = Span::from_secs(4);
+/// For how long a worker whose question failed leaves the next one to others: longer than these wait.
+/// With two questions lost after their whole time, a node of one worker follows in some eight seconds.
+const SITS_OUT: Span = Span::from_secs(1);
 
 /// The mode that a worker's requests are decided by.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(super) struct ModeInForce {
     board: Option<ModeBoard>,
     /// The latest question to the store.
     asked: Option<CallId>,
-    /// Whether the store has ever answered this worker.
+    /// Whether the store answered this worker's last question.
     answered: bool,
     sits_out_until: Instant,
 }
@@ -93,7 +94,6 @@ impl Worker {
             return self.ask_for_mode(host, now);
         }
         // The host has forgotten the last question, so another worker is to ask.
-        self.mode.answered = false;
         self.on_mode_reply(host, Err(StoreError::Timeout), now);
     }
 
@@ -124,9 +124,10 @@ impl Worker {
         let (Some(store), Some(board)) = (&self.policy.store, &self.mode.board) else { return };
         if let Ok(body) = body
             && let Some(elsewhere) = Redirections::new(store, ScriptCall::Cached, body).take()
+            && !elsewhere.only_now
         {
-            // The next turn goes there.
-            return self.groups.follow(&elsewhere);
+            // The next turn goes there. While the key is on its way, what was heard last stands.
+            self.groups.follow(&elsewhere);
         }
         let told = body.and_then(|body| mode::decode(store, body));
         let read = told.ok().map(|(text, left)| (Word::read(text, !left.is_zero()), text, left));
@@ -134,11 +135,9 @@ impl Worker {
         host.count(self.metrics.mode_reads(followed), 1);
         let Some((_, text, left)) = read else {
             self.groups.doubt();
+            self.mode.answered = false;
             self.mode.sits_out_until = now.plus(SITS_OUT);
-            if !self.mode.answered {
-                board.hand_over(host, now);
-            }
-            return;
+            return board.hand_over(host, now);
         };
         self.mode.answered = true;
         if let Some(news) = board.note(host, text, left, now) {

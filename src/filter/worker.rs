@@ -217,10 +217,12 @@ impl Worker {
         if self.mode.takes(call) {
             return self.on_mode_reply(host, body, now);
         }
-        if let Some(store) = &self.policy.store
-            && !self.groups.receive(store, call, body)
-        {
-            self.group.receive(store, &mut self.groups, call, body, now);
+        if let Some(store) = &self.policy.store {
+            if !self.groups.takes(call) {
+                self.group.receive(store, &mut self.groups, call, body, now);
+            } else if let Err(error) = self.groups.learn(store, body) {
+                host.count(self.metrics.store_error(error), 1);
+            }
         }
         self.on_wake(host, now);
     }

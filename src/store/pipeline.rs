@@ -27,8 +27,8 @@ pub const DECISIONS_MAX: usize = 256;
 pub const PIPELINE_CHARGES_MAX: usize = 2_048;
 
 /// Integers about the store before those about levels, and integers about one level.
-pub(super) const INTEGERS_FIRST: usize = 5;
-pub(super) const INTEGERS_PER_LEVEL: usize = 5;
+const INTEGERS_FIRST: usize = 5;
+const INTEGERS_PER_LEVEL: usize = 5;
 
 /// A command of a Redis Cluster: what follows is meant although the keys are still on their way.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";

@@ -3,14 +3,14 @@
 //! Replies are read as if they came from an enemy: nesting is bounded, nothing is allocated on the
 //! strength of a length that is only claimed, and texts are borrowed from the input.
 
-use super::pipeline::{INTEGERS_FIRST, INTEGERS_PER_LEVEL};
-use super::{CHARGES_MAX, StoreError};
+use super::StoreError;
 
 /// The deepest array in an array in an array that is read.
 const MAX_DEPTH: usize = 4;
 
-/// The most elements of one array: an answer of the script to the largest decision.
-const MAX_ELEMENTS: usize = INTEGERS_FIRST + INTEGERS_PER_LEVEL * CHARGES_MAX;
+/// The most elements of one array: a Redis Cluster that names the node of each slot by itself. An
+/// answer of the script to the largest decision has fewer.
+const MAX_ELEMENTS: usize = 16_384;
 
 /// The shortest reply: a type, no text, and the line's end.
 const MIN_REPLY_BYTES: usize = 3;
