@@ -55,9 +55,25 @@ fn process(consistency: &str, on_store_error: &str) -> Process {
 
 /// The status that a request of the tenant gets, whatever the store does.
 fn status(process: &mut Process, tenant: &str, store: &mut dyn FnMut(&[u8]) -> StoreReply) -> u16 {
-    let headers: [(&[u8], &[u8]); 3] =
-        [(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())];
-    let (stream, outcome) = process.start(&headers);
+    answer(process, &[(b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())], store)
+}
+
+/// The same for a path.
+fn path_status(
+    process: &mut Process,
+    path: &str,
+    store: &mut dyn FnMut(&[u8]) -> StoreReply,
+) -> u16 {
+    answer(process, &[(b":path", path.as_bytes()), (b"x-tenant-id", b"acme")], store)
+}
+
+fn answer(
+    process: &mut Process,
+    headers: &[(&[u8], &[u8]); 2],
+    store: &mut dyn FnMut(&[u8]) -> StoreReply,
+) -> u16 {
+    let method: (&[u8], &[u8]) = (b":method", b"GET");
+    let (stream, outcome) = process.start(&[method, headers[0], headers[1]]);
     let later = process.run(store).into_iter().find(|(waited, _)| *waited == stream);
     let status = match later.map_or(outcome, |(_, later)| later) {
         Outcome::Passed(_) => 200,
@@ -196,4 +212,61 @@ fn red_1_a_reply_cut_at_every_byte_leaves_expiry_and_grants_nothing() {
         assert!((1..=120_000).contains(&millis), "{key}: {millis} ms");
     }
     assert_ne!(redis.run(&["DBSIZE"]), Value::Integer(0));
+}
+
+/// Two limits of which one decides about `/a` and the other about `/b`.
+fn two_limits() -> Process {
+    let limit = |name: &str| {
+        json!({"name": name, "match": {"path_prefix": format!("/{name}")}, "scope": "global",
+               "on_store_error": "deny", "shared": {"requests": 100, "window": "10s"}})
+    };
+    let plugin = json!({
+        "limits": [limit("a"), limit("b")],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    Process::new(&plugin.to_string(), 1).expect("a configuration")
+}
+
+/// Goal: an error that is not about the store does not keep it given up.
+#[test]
+fn a_key_of_a_wrong_type_does_not_keep_the_store_given_up() {
+    for (key, expected) in [("{fairshare}:1:a:s", 200), ("{fairshare}:1:epoch", 503)] {
+        let redis = Redis::start();
+        let mut process = two_limits();
+        redis.run(&["DEL", key]);
+        redis.run(&["LPUSH", key, "x"]);
+        for _ in 0..5 {
+            assert_eq!(path_status(&mut process, "/b", &mut |_| Err(StoreError::Timeout)), 503);
+        }
+        assert!(calls(&process, "given_up") > 0, "{key}");
+        let mut healthy = |body: &[u8]| Ok(redis.exchange(body));
+        a_second(&mut process, &mut healthy);
+        let before = calls(&process, "given_up");
+        assert_eq!(path_status(&mut process, "/b", &mut healthy), expected, "{key}");
+        assert_eq!(calls(&process, "given_up"), before, "{key} keeps the store given up");
+    }
+}
+
+/// Goal: a store that can be read but not written is given up once, and stays so, although it answers
+/// whoever only asks.
+#[test]
+fn a_store_that_takes_no_writes_stays_given_up() {
+    for settings in [["REPLICAOF", "127.0.0.1", "1"], ["CONFIG", "SET", "maxmemory 1"]] {
+        let redis = Redis::start();
+        let mut process = process("strict", "allow");
+        let mut store = |body: &[u8]| Ok(redis.exchange(body));
+        assert_eq!(status(&mut process, "before", &mut store), 200);
+        let words: Vec<&str> = settings.iter().flat_map(|word| word.split(' ')).collect();
+        redis.run(&words);
+        let before = calls(&process, "ok");
+        for number in 0..30 {
+            assert_eq!(status(&mut process, &format!("t{number}"), &mut store), 200);
+            process.advance(Span::from_millis(100));
+            process.tick();
+            process.run(&mut store);
+        }
+        let given_up = calls(&process, "given_up");
+        assert!(given_up >= 27, "{words:?}: {given_up} of 30 did not wait");
+        assert_eq!(calls(&process, "ok"), before, "{words:?}");
+    }
 }

@@ -13,6 +13,7 @@ mod fake_host;
 mod support;
 
 use fairshare::host::StreamId;
+use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
 use serde_json::{Value, json};
@@ -224,4 +225,94 @@ fn what_waits_is_bounded() {
     let outcomes: Vec<_> = (0..17_000).map(|_| start(&mut process, "acme").1).collect();
     assert!(outcomes.iter().take(16_384).all(|outcome| *outcome == Outcome::Waits));
     assert!(outcomes.iter().skip(16_384).all(|outcome| status(outcome) == 503));
+}
+
+/// Sends requests of as many tenants that nobody has seen, at once. Returns how many pass.
+fn from_new_tenants(process: &mut Process, redis: &Redis, group: &str, count: usize) -> usize {
+    for number in 0..count {
+        start(process, &format!("{group}{number}"));
+    }
+    // Each of them has waked the worker.
+    (0..count).map(|_| passed(&process.run(&mut |body| Ok(redis.exchange(body))))).sum()
+}
+
+/// Goal: however many ask for a shared level at once, because each of them also needs a lease of its
+/// own, it is asked for ahead of need once; so other nodes find room.
+#[test]
+fn cold_tenants_leave_room_in_a_shared_level() {
+    let redis = Redis::start();
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                    "shared": {"requests": 6400, "window": "10s"},
+                    "tenant": {"requests": 100, "window": "10s"}}],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    let [mut one, mut other] =
+        [(); 2].map(|()| Process::new(&plugin.to_string(), 1).expect("a configuration"));
+    assert_eq!(from_new_tenants(&mut one, &redis, "a", 200), 200);
+    let shared = redis.get("{fairshare}:1:fleet:s").expect("usage");
+    let charged: u64 = shared.split(' ').nth(3).and_then(|units| units.parse().ok()).unwrap();
+    // One for each of them, once a 64th ahead, and then, in view of such demand, an eighth.
+    assert!((200..=1100).contains(&charged), "{charged} units for 200 requests");
+    assert_eq!(from_new_tenants(&mut other, &redis, "b", 200), 200);
+}
+
+/// Goal: where a small level's only unit is granted to a request that has gone away, it is there for
+/// another one as soon as it is back, not after a whole window.
+#[test]
+fn a_unit_that_went_back_is_there_for_the_next_request() {
+    let redis = Redis::start();
+    let mut plugin = plugin("leased");
+    plugin["limits"] = json!([{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                               "shared": {"requests": 1, "window": "1h"}}]);
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let mut store = |body: &[u8]| Ok(redis.exchange(body));
+    let (gone, outcome) = start(&mut process, "acme");
+    assert_eq!(outcome, Outcome::Waits);
+    process.wake();
+    process.end(gone);
+    process.run(&mut store);
+    for _ in 0..25 {
+        process.advance(Span::from_millis(100));
+        process.tick();
+        process.run(&mut store);
+    }
+    assert_eq!(process.metrics_with(&["fairshare_lease_units", "returned"]), 1);
+    start(&mut process, "acme");
+    assert_eq!(passed(&process.run(&mut store)), 1);
+}
+
+/// Goal: a request that goes on without one group of keys asks for the next one once.
+#[test]
+fn a_group_that_is_given_up_does_not_double_the_next_question() {
+    let redis = Redis::start();
+    redis.age("fairshare:b");
+    let limit = |name: &str, path: &str, on_store_error: &str| {
+        json!({"name": name, "match": {"path_prefix": path}, "scope": "global",
+               "on_store_error": on_store_error, "shared": {"requests": 10, "window": "10s"}})
+    };
+    let plugin = json!({
+        "limits": [limit("a", "/x", "allow"), limit("b", "/x/b", "deny")],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms", "topology": "cluster"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let is_about = |body: &[u8], what: &[u8]| body.windows(what.len()).any(|part| part == what);
+    let mut store = |body: &[u8]| match is_about(body, b"{fairshare:a}") || is_about(body, b"SLOTS")
+    {
+        true => Err(StoreError::Timeout),
+        false => Ok(redis.exchange(body)),
+    };
+    let mut ask = |process: &mut Process, path: &[u8]| {
+        process.start(&[(b":method", b"GET"), (b":path", path)]);
+        process.run(&mut store);
+        process.advance(Span::from_millis(100));
+        process.tick();
+        process.run(&mut store);
+    };
+    for _ in 0..4 {
+        ask(&mut process, b"/x/a");
+    }
+    assert!(process.metrics_with(&["fairshare_store_calls.", ".result=given_up"]) > 0);
+    ask(&mut process, b"/x/b");
+    assert_eq!(process.metrics_with(&["fairshare_lease_units", "granted"]), 1);
 }

@@ -78,7 +78,11 @@ impl Worker {
             Asker::Report(charges) => self.on_report(&charges, &result, is_current),
             Asker::Poll => {}
             Asker::Return(units) => self.leases.returned(units, result.is_ok()),
-            Asker::Probe(group) => self.on_probe(host, group, result.is_ok(), now),
+            Asker::Probe(group) => {
+                // What is wrong with a key alone is an answer of a store that works.
+                let answered = !result.is_err_and(StoreError::is_about_the_store);
+                self.on_probe(host, group, answered, now);
+            }
         }
     }
 

@@ -67,7 +67,10 @@ impl Worker {
             waiting: Vec::new(),
             sent: false,
         });
-        question.waiting.extend(stream);
+        // Where an earlier group cannot be asked, the request is here again at once.
+        if question.waiting.last() != stream.as_ref() {
+            question.waiting.extend(stream);
+        }
         Ok(())
     }
 
@@ -106,6 +109,7 @@ impl Worker {
         (result, is_current): (Result<Answer, StoreError>, bool),
         now: Instant,
     ) {
+        self.leases.answered(charges);
         let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
         let unanswered = match result {
             Ok(answer) => {

@@ -13,7 +13,8 @@ use super::lease_terms::LeaseTerms;
 use crate::limiter::{Quota, Verdict};
 use crate::units::{Instant, Span};
 
-/// The longest time for which a refusal is believed where units may go back meanwhile.
+/// The longest time for which a refusal is believed, where a life is not longer: units may go back to
+/// the store meanwhile.
 const REFUSED_MAX: Span = Span::from_secs(1);
 
 /// Parts of a level's capacity that a worker without experience asks for ahead of need.
@@ -22,7 +23,7 @@ const FIRST_SHARE: u64 = 64;
 /// Parts of a level's capacity that a worker asks for ahead of need at most.
 const LARGEST_SHARE: u64 = 8;
 
-/// Parcels that are spent from. Before a further one is taken, the first to expire is over.
+/// Parcels that are kept apart. Before a further one is taken, the first two to expire become one.
 const PARCELS_MAX: usize = 4;
 
 /// The prepaid units of one level for one subject.
@@ -37,6 +38,8 @@ pub struct Lease {
     /// Units spent since `asked_at`, when the store was last asked.
     spent: u64,
     asked_at: Instant,
+    /// Questions about it that are under way.
+    questions: u32,
     last_used: Instant,
 }
 
@@ -80,6 +83,7 @@ impl Lease {
             told: None,
             spent: 0,
             asked_at: Instant::ORIGIN,
+            questions: 0,
             last_used: Instant::ORIGIN,
         }
     }
@@ -113,14 +117,10 @@ impl Lease {
     }
 
     /// Whether the store's last refusal still stands: until it said that there would be room, but
-    /// where others hold units ahead of need, which may go back at any time, not for long.
+    /// not for long, because what others hold and do not use may go back at any time.
     fn is_refused(&self, now: Instant) -> bool {
         let Some((told, at)) = self.told else { return false };
-        let stands = match self.terms.ahead() {
-            true => told.retry_after.min(self.terms.life().max(REFUSED_MAX)),
-            false => told.retry_after,
-        };
-        stands > now.since(at)
+        told.retry_after.min(self.terms.life().max(REFUSED_MAX)) > now.since(at)
     }
 
     /// Spends `cost` units, the first to expire first, and says where the last of them came from.
@@ -153,23 +153,35 @@ impl Lease {
         }
     }
 
-    /// Whether more should be asked for although there are units: half of the newest parcel's life
-    /// is over, or few units are left.
+    /// Whether more should be asked for although there are units: less than a quarter of the newest
+    /// parcel's life is left, or few units are.
     #[must_use]
     pub fn is_low(&self, now: Instant) -> bool {
         let Some(newest) = self.parcels.last() else { return self.terms.ahead() };
-        let half_life = Span::from_nanos(self.terms.life().as_nanos().checked_div(2).unwrap_or(0));
-        let old = newest.expires_at.since(now) < half_life;
+        let quarter = Span::from_nanos(self.terms.life().as_nanos().checked_div(4).unwrap_or(0));
+        let old = newest.expires_at.since(now) < quarter;
         self.terms.ahead()
+            && self.questions == 0
             && !self.is_refused(now)
             && (old || self.units(now) < self.ahead(now) / 2)
     }
 
-    /// What to ask for, where requests that cost `firm` units together wait.
+    /// What to ask for, where requests that cost `firm` units together wait. Who else asks before that
+    /// is [`answered`](Self::answered), because of other leases of the same request, asks for nothing
+    /// ahead.
     pub fn ask(&mut self, firm: u64, now: Instant) -> Want {
+        self.questions = self.questions.saturating_add(1);
+        if self.questions > 1 {
+            return Want { firm, ahead: 0 };
+        }
         let ahead = self.ahead(now).saturating_sub(self.units(now));
         (self.spent, self.asked_at) = (0, now);
         Want { firm, ahead }
+    }
+
+    /// Notes that a question is over, whatever came of it.
+    pub const fn answered(&mut self) {
+        self.questions = self.questions.saturating_sub(1);
     }
 
     /// Takes what the store granted to a question sent at `sent_at`, and what it says about more.
@@ -190,9 +202,12 @@ impl Lease {
             self.parcels.retain(|parcel| parcel.units > 0);
         }
         if self.parcels.len() >= PARCELS_MAX {
-            // The first to expire goes back unspent.
-            if let Some(first) = self.parcels.first_mut() {
-                first.expires_at = now;
+            let first = self.parcels.remove(0);
+            if let Some(next) = self.parcels.first_mut() {
+                // Granted and over as early as either, which frees nothing too early.
+                next.units = next.units.saturating_add(first.units);
+                next.granted_at_us = next.granted_at_us.min(first.granted_at_us);
+                next.expires_at = next.expires_at.min(first.expires_at);
             }
         }
         self.parcels.push(Parcel { units, granted_at_us: clock_us, expires_at });
@@ -218,7 +233,7 @@ impl Lease {
     /// Whether the lease is as good as a new one.
     #[must_use]
     pub fn is_blank(&self, now: Instant) -> bool {
-        self.parcels.is_empty() && !self.is_refused(now)
+        self.parcels.is_empty() && self.questions == 0 && !self.is_refused(now)
     }
 
     /// Units of all parcels, whether or not they can be spent.
@@ -314,8 +329,36 @@ mod tests {
         for _ in 0..50 {
             lease.spend(1, at(20));
         }
+        assert_eq!(lease.ask(1, at(30)), Want { firm: 1, ahead: 0 }, "one is under way");
+        lease.answered();
+        lease.answered();
         // 50 units in 50 ms are 100 in one life of 100 ms; 51 are still there.
         assert_eq!(lease.ask(0, at(50)), Want { firm: 0, ahead: 49 });
+    }
+
+    /// Goal: however many answers come at once, parcels are few, and nothing that they granted is lost.
+    #[test]
+    fn parcels_are_bounded_and_keep_their_units() {
+        let mut lease = Lease::new(window(6400, 1600), 1);
+        for clock_us in 1..=100 {
+            lease.take(2, clock_us, told(0), at(clock_us / 20), at(10));
+        }
+        assert!(lease.parcels.len() <= PARCELS_MAX);
+        assert_eq!(lease.units(at(99)), 200);
+        // What was joined is as old as the oldest of it.
+        let back = lease.leftovers(Span::from_secs(1), at(100));
+        assert_eq!(back.first().map(|parcel| parcel.granted_at_us), Some(1));
+        assert!(lease.units(at(100)) <= 2 * 3);
+    }
+
+    /// Goal: what another one gives back serves a small level soon, not after its whole window.
+    #[test]
+    fn a_refusal_of_a_long_window_is_soon_put_to_the_test() {
+        let mut lease = Lease::new(window(1, 3_600_000), 1);
+        lease.take(0, 7, told(3_600_000), at(0), at(0));
+        assert!(matches!(lease.peek(1, at(999)), LeaseVerdict::Refused(verdict)
+            if verdict.retry_after == Span::from_millis(3_599_001)));
+        assert_eq!(lease.peek(1, at(1000)), LeaseVerdict::Short);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::{Instant, Span};
 
-/// The most leases that a worker holds: about 4 MiB. Beyond it one is given up, with its units: of
+/// The most leases that a worker holds: about 12 MiB, as the table doubles its room when it grows and
+/// a lease keeps up to four parcels. Beyond it one is given up, with its units: of
 /// [`CANDIDATES`] the one that was neither asked for nor used for the longest time.
 const LEASES_MAX: usize = 16_384;
 const CANDIDATES: usize = 8;
@@ -148,6 +149,15 @@ impl Leases {
             .collect()
     }
 
+    /// Notes that a question about these charges is over, whatever came of it.
+    pub fn answered(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
+                held.lease.answered();
+            }
+        }
+    }
+
     /// Takes what the store granted for `charge` to a question sent at `sent_at`.
     pub fn take(
         &mut self,
@@ -231,5 +241,48 @@ impl Leases {
             lease: Lease::new(charge.quota, charge.cost),
         });
         &mut held.lease
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::{Quota, WindowQuota};
+
+    const KEYS: u8 = 250;
+
+    fn charge(number: u8) -> Charge {
+        Charge {
+            place: 0,
+            id: LimitId::of("fleet"),
+            level: Level::Tenant,
+            subject: Some(Subject([number; 32])),
+            quota: Quota::Window(WindowQuota { requests: 100, window: Span::from_secs(1) }),
+            cost: 1,
+        }
+    }
+
+    /// Goal: where every key leaves units behind all the time, each has its turn to give them back.
+    #[test]
+    fn units_of_many_keys_do_not_pile_up() {
+        let told = Verdict {
+            admitted: true,
+            capacity: 100,
+            remaining: 50,
+            retry_after: Span::ZERO,
+            reset_after: Span::from_secs(1),
+        };
+        let mut leases = Leases::new(7);
+        let mut now = Instant::ORIGIN.plus(Span::from_secs(1000));
+        for round in 1..=100 {
+            for charge in (0..KEYS).map(charge) {
+                leases.take(&charge, (2, round), told, now, now);
+                let _ = leases.decide(&[charge], now);
+            }
+            now = now.plus(Span::from_millis(100));
+            leases.leftovers(now, |_| true);
+        }
+        let kept = leases.table.values().map(|held| held.lease.all_units()).sum::<u64>();
+        assert!(kept <= 2 * u64::from(KEYS), "{kept} units");
     }
 }

@@ -14,7 +14,8 @@
 -- return   adds  at_us , the clock of a charge. Takes back `cost` units of those charged then, or
 --          what is left of them.
 -- restore  adds five times  at_us units : units that a caller knows to be charged, after a loss.
--- poll     has no keys of levels, and only asks about the epoch.
+-- poll     has no keys of levels, and only asks about the epoch. It writes the record again, so its
+--          answer says that the store takes what is written.
 --
 -- The reply is integers: the epoch's number, the sequence number in it and why it began, the clock,
 -- and whether every cost fits; then for each key the units charged, whether the cost would fit,
@@ -560,8 +561,9 @@ local function restore(level)
   return 0
 end
 
--- Runs an operation: what it does to each level, and how many numbers it adds.
-local function run(change, extra)
+-- Runs an operation: what it does to each level, how many numbers it adds, and whether it writes the
+-- record in any case.
+local function run(change, extra, must_write)
   local problem, write = open_epoch()
   if problem then
     return problem
@@ -583,7 +585,7 @@ local function run(change, extra)
   if changed then
     epoch.seq = epoch.seq + 1
   end
-  if changed or write or epoch.expires_us < now_us + KEEP_US / 2 then
+  if changed or write or must_write or epoch.expires_us < now_us + KEEP_US / 2 then
     problem = write_epoch(period_us)
     if problem then
       return problem
@@ -614,7 +616,7 @@ if #KEYS == 0 or #KEYS > MAX_KEYS + 1 or #KEYS == 1 and name ~= 'poll' then
 elseif name == 'lease' then
   return run(lease, 2)
 elseif name == 'decide' or name == 'poll' then
-  return run(decide, 0)
+  return run(decide, 0, name == 'poll')
 elseif name == 'return' then
   return run(take_back, 1)
 elseif name == 'restore' then

@@ -282,7 +282,11 @@ fn is_exact(world: &World<'_>, place: usize) -> bool {
         Kind::Node => !faults.node_clocks && !faults.updates,
         Kind::Leased => false,
         Kind::Strict => {
-            let calm = !(faults.network || faults.outages || faults.traps || faults.crashes);
+            let calm = !(faults.network
+                || faults.outages
+                || faults.traps
+                || faults.crashes
+                || faults.losses);
             let steady =
                 !(faults.node_clocks || faults.store_clock || faults.updates || faults.leaving);
             let alone = plan
