@@ -52,6 +52,9 @@ mod scenarios;
 /// Stores that are odd, slow or forgetful.
 #[path = "e2e/sick_store.rs"]
 mod sick_store;
+/// A store that forgets what it has granted.
+#[path = "e2e/state_loss.rs"]
+mod state_loss;
 /// A store that is paused, killed, flushed and replaced under traffic.
 #[path = "e2e/store_troubles.rs"]
 mod store_troubles;

@@ -46,6 +46,19 @@ fn every_metric_is_described_and_no_other() {
     assert_eq!(described, real.collect());
 }
 
+/// Without its rule a label stays in the metric's name.
+#[test]
+fn every_label_has_its_rule() {
+    let labels: BTreeSet<String> = metrics().into_values().flat_map(BTreeMap::into_keys).collect();
+    for path in ["envoy/envoy.yaml", "docs/envoy.md"] {
+        let text = tree::read(path).text;
+        for label in &labels {
+            let rule = format!(r"- {{tag_name: {label}, regex: '(\.{label}=([^.]+))'}}");
+            assert!(text.contains(&rule), "{path}: {rule}");
+        }
+    }
+}
+
 #[test]
 fn every_value_of_a_label_is_described() {
     let operations = tree::read("docs/operations.md").text;
