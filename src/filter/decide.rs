@@ -11,7 +11,6 @@ use crate::limiter::Verdict;
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
 use crate::store::lease::Spend;
 use crate::store::leases::LeaseOutcome;
-use crate::store::node::NodeOutcome;
 use crate::store::{Answer, StoreError};
 use crate::units::{Instant, Span};
 
@@ -95,6 +94,7 @@ impl Worker {
         now: Instant,
     ) -> Option<Step> {
         let stream = waiting.request.stream;
+        self.unspend_late(&mut waiting, now);
         while waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
                 LeaseOutcome::Admitted(verdicts, spends) => {
@@ -145,8 +145,19 @@ impl Worker {
         unanswered: Unanswered,
         now: Instant,
     ) -> Option<Step> {
+        self.unspend_late(&mut waiting, now);
         self.give_up(&mut waiting, unanswered);
         self.advance(host, waiting, now)
+    }
+
+    /// Gives units back that were spent for a request, but are over by the time at which what else it
+    /// waited for is there. It needs others.
+    fn unspend_late(&mut self, waiting: &mut Waiting, now: Instant) {
+        let is_late =
+            |(_, spends): &mut (_, Vec<Spend>)| spends.iter().any(|spend| spend.is_over(now));
+        if let Some((_, spends)) = waiting.spent.take_if(is_late) {
+            self.leases.unspend(&waiting.leased, &spends);
+        }
     }
 
     /// Goes on without a group about which the store cannot even be asked.
@@ -362,39 +373,5 @@ impl Worker {
         }
         judgements.extend(waiting.charged.into_iter().flat_map(|charged| charged.judgements));
         self.end(host, waiting.request, Settled::Admitted(judgements), now)
-    }
-
-    /// Decides and charges on the node.
-    fn charge_node(
-        &mut self,
-        host: &mut impl Host,
-        charges: &[Charge],
-        now: Instant,
-    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
-        if charges.is_empty() {
-            return Ok(Vec::new());
-        }
-        let outcome = self.node.decide(host, charges, now);
-        self.judge_node(host, charges, &outcome)
-    }
-
-    /// What the node says to `charges`, as its consent or as its refusal.
-    fn judge_node(
-        &self,
-        host: &mut impl Host,
-        charges: &[Charge],
-        outcome: &NodeOutcome,
-    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
-        if outcome.evicted > 0 {
-            host.count(self.metrics.evictions(), u64::try_from(outcome.evicted).unwrap_or(1));
-        }
-        if outcome.gave_up {
-            host.count(self.metrics.given_up(), 1);
-        }
-        let judgements = judge(charges, &outcome.verdicts);
-        match outcome.admitted || judgements.is_empty() {
-            true => Ok(judgements),
-            false => Err(judgements),
-        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod auth_failures;
 mod breaker;
+mod charging;
 mod decide;
 mod deliver;
 mod ended;

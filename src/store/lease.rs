@@ -55,10 +55,12 @@ pub struct Parcel {
 }
 
 /// Units that a request spent, and the parcel that they came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spend {
     granted_at_us: u64,
     units: u64,
+    /// The first time at which any of the request's units are over.
+    expires_at: Instant,
 }
 
 /// What a lease says to a request.
@@ -70,6 +72,14 @@ pub enum LeaseVerdict {
     Refused(Verdict),
     /// The store is to be asked.
     Short,
+}
+
+impl Spend {
+    /// Whether it is too late to let the request through with it.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.expires_at <= now
+    }
 }
 
 impl Lease {
@@ -125,13 +135,16 @@ impl Lease {
 
     /// Spends `cost` units, the first to expire first, and says where the last of them came from.
     pub fn spend(&mut self, cost: u64, now: Instant) -> Spend {
-        let (mut left, mut spend) = (cost, Spend::default());
+        let mut left = cost;
+        let mut spend =
+            Spend { granted_at_us: 0, units: 0, expires_at: Instant::from_nanos(u64::MAX) };
         for parcel in self.parcels.iter_mut().filter(|parcel| parcel.expires_at > now) {
             let units = parcel.units.min(left);
             if units > 0 {
                 parcel.units = parcel.units.saturating_sub(units);
                 left = left.saturating_sub(units);
-                spend = Spend { granted_at_us: parcel.granted_at_us, units };
+                let expires_at = spend.expires_at.min(parcel.expires_at);
+                spend = Spend { granted_at_us: parcel.granted_at_us, units, expires_at };
             }
         }
         self.spent = self.spent.saturating_add(cost);

@@ -41,6 +41,8 @@ impl Fleet {
         for envoy in 0..2 {
             fleet.wait_for(envoy);
         }
+        // A store that is new grants nothing for half a second.
+        sleep(Duration::from_secs(1));
         fleet
     }
 

@@ -100,7 +100,9 @@ fn units(world: &World<'_>) -> Vec<String> {
         ));
     }
     let heard = world.network.heard;
-    if granted > heard || (whole && granted < heard) || heard > world.network.granted {
+    // A node whose clock jumps ahead has given up calls that are answered in time.
+    let listened = whole && world.jumps.iter().all(|jumps| *jumps == 0);
+    if granted > heard || (listened && granted < heard) || heard > world.network.granted {
         wrong.push(format!(
             "units: the store granted {}, workers heard of {heard} and took {granted}",
             world.network.granted
