@@ -27,6 +27,24 @@ fn deny() -> Value {
     json!({"on_store_error": "deny"})
 }
 
+/// Drops a share of a container's packets from and to Redis under load. All three times are in seconds.
+/// Returns what the clients saw, and when it was over.
+fn drop_packets(
+    fleet: &Fleet,
+    (service, share): (&str, f64),
+    (before, during, after): (u32, u32, u32),
+) -> (Seens, Instant) {
+    under_load(&fleet.ports, || {
+        sleep(before * SECOND);
+        fleet.drop_packets(service, share);
+        sleep(during * SECOND);
+        fleet.heal(service);
+        let healed = Instant::now();
+        sleep(after * SECOND);
+        healed
+    })
+}
+
 /// What holds whatever happens while the store keeps its state and no limit says `deny`.
 fn assert_holds(seen: &Seens) {
     assert!(seen.worst() <= 1.0, "{} of the limit in one window", seen.worst());
@@ -39,20 +57,12 @@ fn assert_holds(seen: &Seens) {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_redis_cut_off_and_back() {
     let fleet = Fleet::start(&plugin(&deny()));
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
-        sleep(3 * SECOND);
-        fleet.drop_packets("redis", 1.0);
-        sleep(3 * SECOND);
-        fleet.heal("redis");
-        healed = Some(Instant::now());
-        sleep(4 * SECOND);
-    });
-    seen.report("redis cut off, deny", healed);
+    let (seen, healed) = drop_packets(&fleet, ("redis", 1.0), (3, 3, 4));
+    seen.report("redis cut off, deny", Some(healed));
     assert_holds(&seen);
     assert!(seen.server_errors() > 0, "the cut was not felt");
     assert_eq!(seen.unanswered(), 0);
-    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+    assert!(seen.recovery(healed) < 2 * SECOND);
 }
 
 /// The same, with a fraction of the limit on each node meanwhile: at most nodes times fraction on top.
@@ -60,16 +70,8 @@ fn chaos_redis_cut_off_and_back() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_redis_cut_off_with_a_local_fraction() {
     let fleet = Fleet::start(&plugin(&json!({"on_store_error": "local", "local_fraction": 0.5})));
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
-        sleep(3 * SECOND);
-        fleet.drop_packets("redis", 1.0);
-        sleep(3 * SECOND);
-        fleet.heal("redis");
-        healed = Some(Instant::now());
-        sleep(3 * SECOND);
-    });
-    seen.report("redis cut off, local 0.5", healed);
+    let (seen, healed) = drop_packets(&fleet, ("redis", 1.0), (3, 3, 3));
+    seen.report("redis cut off, local 0.5", Some(healed));
     assert!(seen.worst() <= 2.0, "{} of the limit in one window", seen.worst());
     assert_eq!((seen.server_errors(), seen.unanswered(), seen.wrong_refusals()), (0, 0, 0));
     assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
@@ -80,20 +82,12 @@ fn chaos_redis_cut_off_with_a_local_fraction() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_one_envoy_cut_off() {
     let fleet = Fleet::start(&plugin(&deny()));
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
-        sleep(2 * SECOND);
-        fleet.drop_packets("envoy-1", 1.0);
-        sleep(3 * SECOND);
-        fleet.heal("envoy-1");
-        healed = Some(Instant::now());
-        sleep(3 * SECOND);
-    });
-    seen.report("one Envoy cut off, deny", healed);
+    let (seen, healed) = drop_packets(&fleet, ("envoy-1", 1.0), (2, 3, 3));
+    seen.report("one Envoy cut off, deny", Some(healed));
     assert_holds(&seen);
     assert!(seen.server_errors() > 0, "the cut was not felt");
     assert_eq!(fleet.metric(1, "fairshare_store_calls", r#"result="timeout""#), 0);
-    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+    assert!(seen.recovery(healed) < 2 * SECOND);
 }
 
 /// One in twenty packets to Redis and one in twenty from it is lost.
@@ -101,16 +95,8 @@ fn chaos_one_envoy_cut_off() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_packet_loss() {
     let fleet = Fleet::start(&plugin(&json!({"on_store_error": "local"})));
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
-        sleep(SECOND);
-        fleet.drop_packets("redis", 0.05);
-        sleep(6 * SECOND);
-        fleet.heal("redis");
-        healed = Some(Instant::now());
-        sleep(2 * SECOND);
-    });
-    seen.report("one packet in twenty lost, local", healed);
+    let (seen, healed) = drop_packets(&fleet, ("redis", 0.05), (1, 6, 2));
+    seen.report("one packet in twenty lost, local", Some(healed));
     assert_eq!((seen.server_errors(), seen.unanswered(), seen.wrong_refusals()), (0, 0, 0));
     assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
 }
@@ -120,20 +106,20 @@ fn chaos_packet_loss() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_rolling_restart() {
     let fleet = Fleet::start(&plugin(&deny()));
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
+    let (seen, healed) = under_load(&fleet.ports, || {
         for (number, service) in ["envoy-1", "envoy-2"].into_iter().enumerate() {
             sleep(2 * SECOND);
             fleet.compose(&["restart", "--timeout", "2", service]);
             fleet.wait_for(number);
         }
-        healed = Some(Instant::now());
+        let healed = Instant::now();
         sleep(2 * SECOND);
+        healed
     });
-    seen.report("rolling restart, deny", healed);
+    seen.report("rolling restart, deny", Some(healed));
     assert_holds(&seen);
     assert_eq!(seen.wrong_refusals(), 0);
-    assert!(seen.recovery(healed.expect("a time")) < 2 * SECOND);
+    assert!(seen.recovery(healed) < 2 * SECOND);
 }
 
 /// A new process takes over from the old one under load.
@@ -141,7 +127,7 @@ fn chaos_rolling_restart() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_hot_restart() {
     let fleet = Fleet::start(&plugin(&deny()));
-    let seen = under_load(&fleet.ports, || {
+    let (seen, ()) = under_load(&fleet.ports, || {
         sleep(2 * SECOND);
         fleet.signal("envoy-1", "HUP");
         sleep(8 * SECOND);
@@ -163,18 +149,18 @@ fn chaos_primary_killed_and_replica_takes_over() {
         state.contains("master_link_status:up").then_some(())
     };
     assert!(poll_until(20 * SECOND, in_sync).is_some(), "the replica gets no data");
-    let mut healed = None;
-    let seen = under_load(&fleet.ports, || {
+    let (seen, healed) = under_load(&fleet.ports, || {
         sleep(3 * SECOND);
         fleet.signal("redis", "KILL");
         fleet.run_in("redis-replica", &["redis-cli", "REPLICAOF", "NO", "ONE"]);
         fleet.rename_redis("redis-replica");
-        healed = Some(Instant::now());
+        let healed = Instant::now();
         sleep(10 * SECOND);
+        healed
     });
-    seen.report("primary killed, replica takes over", healed);
+    seen.report("primary killed, replica takes over", Some(healed));
     assert_holds(&seen);
     assert_eq!(seen.unanswered(), 0);
     // Envoy asks for the name every five seconds.
-    assert!(seen.recovery(healed.expect("a time")) < 8 * SECOND);
+    assert!(seen.recovery(healed) < 8 * SECOND);
 }

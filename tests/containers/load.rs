@@ -30,10 +30,10 @@ struct Seen {
 /// What all clients saw.
 pub struct Seens(Vec<Seen>);
 
-/// Sends requests of two tenants to all ports for as long as `work` runs.
-pub fn under_load(ports: &[u16], work: impl FnOnce()) -> Seens {
+/// Sends requests of two tenants to all ports for as long as `work` runs, and returns its result too.
+pub fn under_load<T>(ports: &[u16], work: impl FnOnce() -> T) -> (Seens, T) {
     let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
+    let result = thread::scope(|scope| {
         for port in ports {
             for (tenant, pause) in [(NOISY, 4), (NOISY, 4), (QUIET, 60)] {
                 let (stop, seen) = (&stop, &seen);
@@ -43,10 +43,11 @@ pub fn under_load(ports: &[u16], work: impl FnOnce()) -> Seens {
                 });
             }
         }
-        work();
+        let result = work();
         stop.store(true, Ordering::Relaxed);
+        result
     });
-    Seens(seen.into_inner().expect("no client failed"))
+    (Seens(seen.into_inner().expect("no client failed")), result)
 }
 
 fn client(port: u16, tenant: &'static str, pause: Duration, stop: &AtomicBool) -> Vec<Seen> {
