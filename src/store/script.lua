@@ -392,14 +392,26 @@ local function load(level)
     return problem
   end
   local value = text and parse(text)
+  local is_held = level.hold and now_us < epoch.since_us + level.period_us
+  if is_held then
+    -- All that there may be may have been lost. Nothing in the store can say less, not even a value of
+    -- an earlier epoch that looks younger, because the clock has gone back.
+    fill(level, epoch.since_us)
+  end
+  -- What is of an earlier epoch is incomplete.
   if not text or value and value.at < epoch.since_us then
-    -- What is not there may have been lost, and what is of an earlier epoch is incomplete.
-    if level.hold and now_us < epoch.since_us + level.period_us then
-      fill(level, epoch.since_us)
-    end
     return nil
   end
   level.found = true
+  if is_held and value then
+    if not level.is_window then
+      local least = level.held
+      value.at = math.min(value.at, now_us)
+      gcra_load(level, value)
+      level.held = math.max(level.held, least)
+    end
+    return nil
+  end
   local load_form = level.is_window and window_load or gcra_load
   if value and value.at <= now_us + level.period_us + MAX_AHEAD_US then
     level.now = math.max(now_us, value.at)

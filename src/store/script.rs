@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "a3cf2120383f5b30b6ab626c28a7c99f464e7e94";
+pub const SCRIPT_SHA1: &str = "7acb42a07b59c89e2a283cb94cfcfef32cf9711d";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -121,6 +121,27 @@ fn what_a_level_that_holds_has_lost_counts_as_wholly_used() {
     }
 }
 
+/// Goal: where the store fails over to a copy whose clock is behind, what the copy says counts for no
+/// less than what may be missing in it.
+#[test]
+fn a_level_that_holds_believes_no_copy_from_ahead_of_the_clock() {
+    for (key, quota) in [("w", window(4, MINUTE_US)), ("g", gcra(4, MINUTE_US, 4))] {
+        let timed = Timed::start();
+        let one = [holding(charge(key, quota, 1))];
+        timed.decide(START_US, &one);
+        let texts = ["{f}:1:epoch", key].map(|key| (key, timed.redis.get(key).unwrap()));
+        let seen = timed.decide(START_US + 1, &one).state;
+        for (key, text) in &texts {
+            timed.redis.run(&["SET", key, text, "EX", "600"]);
+        }
+        let behind = START_US - SECOND_US;
+        let lost = answer(&timed, behind, knowing(seen, Operation::Decide, &one));
+        assert_eq!((lost.admitted, lost.why), (false, 2), "{key}");
+        assert!(!timed.decide(START_US + SECOND_US, &one).admitted, "{key}");
+        assert!(timed.decide(behind + MINUTE_US, &one).admitted, "{key}");
+    }
+}
+
 #[test]
 fn a_single_key_that_a_level_holds_for_counts_as_wholly_used_from_then_on() {
     let timed = Timed::start();
