@@ -85,6 +85,11 @@ impl EmbeddedRedis {
         self.keyspace.borrow_mut().clear();
     }
 
+    /// Lets go of one key.
+    pub fn evict(&mut self, key: &[u8]) {
+        self.keyspace.borrow_mut().remove(key);
+    }
+
     /// Forgets the script, as `SCRIPT FLUSH` and every restart do.
     pub fn forget_script(&mut self) {
         self.has_script = false;
@@ -108,9 +113,10 @@ impl EmbeddedRedis {
     /// Lets the store of `prefix` be long in use, so that no limit pauses because it is new.
     pub fn age(&mut self, prefix: &str) {
         let key = format!("{{{prefix}}}:1:epoch").into_bytes();
-        let record = b"e1 1 0 0 0 0 0 -".to_vec();
+        let mut keyspace = self.keyspace.borrow_mut();
+        let record = format!("e1 1 0 0 0 0 0 {:040x}", keyspace.run).into_bytes();
         let set = [b"SET".to_vec(), key, record, b"PX".to_vec(), b"86400000".to_vec()];
-        self.keyspace.borrow_mut().run(&set);
+        keyspace.run(&set);
     }
 
     /// Runs the commands of one connection and returns the replies, in order. What is no whole

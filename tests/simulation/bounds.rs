@@ -1,9 +1,14 @@
 use crate::checks::without_store;
-use crate::plan::{Kind, LimitPlan, MILLI, OnStoreError};
+use crate::forgotten::Forgotten;
+use crate::plan::{Kind, MILLI, OnStateLoss, OnStoreError, SECOND};
 use crate::world::World;
 
 /// Parts of a million by which a clock may run fast or slow, twice over.
 const DRIFT: u64 = 500;
+
+/// How long a leased unit may be spent, at least and at most.
+const LIFE_MIN: u64 = 60 * MILLI;
+const LIFE_MAX: u64 = 5 * SECOND;
 
 /// The slack of a delivery that waits for its turn.
 const TURN: u64 = 5 * MILLI;
@@ -20,26 +25,32 @@ pub struct Bound {
     rate: u64,
     /// By how much admissions may lie later than their charges.
     shift: u64,
+    /// What the store may have granted twice, and for how long a unit may be spent.
+    forgotten: Forgotten,
+    life: u64,
 }
 
 impl Bound {
     /// `process` is the one on which the limit counts, or none where the fleet does.
     pub fn of(
         world: &World<'_>,
-        limit: &LimitPlan,
-        of_tenant: bool,
+        place: usize,
+        tenant: Option<usize>,
         process: Option<usize>,
     ) -> Self {
+        let limit = &world.plan.limits[place];
         let faults = &world.plan.faults;
         let largest = if faults.updates { limit.shared * 3 / 4 + 1 } else { limit.shared };
         let shared = limit.shared.max(largest);
-        let capacity = if of_tenant { limit.tenant.min(shared) } else { shared };
+        let capacity = if tenant.is_some() { limit.tenant.min(shared) } else { shared };
         let mut bound = Self {
             units: capacity,
             window_form: limit.window_form,
             period: limit.period_ms * MILLI,
             rate: capacity,
             shift: 0,
+            forgotten: vec![],
+            life: 0,
         };
         let drifts = faults.node_clocks || (process.is_none() && faults.store_clock);
         if drifts {
@@ -49,8 +60,12 @@ impl Bound {
             bound.units *= 1 + world.jumps[process];
             return bound;
         }
-        // Each time that the store's clock jumps or that it forgets, one limit more may pass.
-        bound.units *= 1 + world.network.clock.jumps + world.network.losses;
+        // Each time that the store's clock jumps, one limit more may pass.
+        bound.units *= 1 + world.network.clock.jumps;
+        bound.life = (bound.period / 16).clamp(LIFE_MIN, LIFE_MAX);
+        let holds = limit.on_state_loss == OnStateLoss::Hold;
+        let (key, period) = (world.fleet.key(place, tenant), bound.period + bound.life);
+        bound.forgotten = world.network.books.forgotten(&key, period, holds);
         bound.shift += world.fleet.nodes.iter().map(|node| node.clock.back).sum::<u64>();
         bound.shift += match limit.kind {
             Kind::Leased => 0,
@@ -63,6 +78,12 @@ impl Bound {
             bound.rate += part * times;
         }
         bound
+    }
+
+    /// Units that were granted from one time to another, and may be again.
+    fn granted_twice(&self, from: u64, to: u64) -> u64 {
+        let twice = self.forgotten.iter().filter(|(at, _)| (from..=to).contains(at));
+        twice.map(|(_, units)| units).sum()
     }
 
     /// Where admissions at these times, in their order, at this cost each, break it.
@@ -84,7 +105,8 @@ impl Bound {
                 first += 1;
             }
             let units = cost * u64::try_from(last + 1 - first).unwrap();
-            if units > self.units {
+            let from = log[first].saturating_sub(self.life);
+            if units > self.units + self.granted_twice(from, *at) {
                 return Some(format!(
                     "{units} units within {} us at {} us",
                     (at - log[first]) / 1000,
@@ -107,7 +129,8 @@ impl Bound {
                 u128::from(at - before) * rate * (1_000_000 + u128::from(2 * DRIFT)) / 1_000_000;
             held = held.saturating_sub(leaked) + u128::from(cost) * period;
             before = *at;
-            if held > full {
+            let twice = u128::from(self.granted_twice(0, *at)) * period;
+            if held > full + twice {
                 return Some(format!("{} units in the bucket at {} us", held / period, at / 1000));
             }
         }

@@ -5,10 +5,10 @@ use fairshare::store::SCRIPT;
 
 use crate::embedded_redis::EmbeddedRedis;
 use crate::world::{Fate, Sabotage, World};
-use crate::{finish, plan::Plan, tally::Tally};
+use crate::{finish, plan::Plan};
 
-/// Seeds that a canary has to be found in.
-const SEEDS: u64 = 400;
+/// Seeds that a canary has to be found in. `fixed_seeds_hold` finds nothing in them.
+const SEEDS: u64 = 1_000;
 
 /// Asserts that some seed reports what has all of `words`.
 fn assert_found(words: &[&str], mut run: impl FnMut(u64) -> Vec<String>) {
@@ -51,19 +51,6 @@ fn doctored_trace_is_found(doctor: impl Fn(&mut World<'_>) -> Option<()>, words:
             None => vec![],
         }
     });
-}
-
-/// Goal: nothing is reported of the seeds in which canaries are looked for.
-#[test]
-fn canary_seeds_are_clean() {
-    let mut store = EmbeddedRedis::new();
-    let mut total = Tally::default();
-    for seed in 0..SEEDS {
-        let (wrong, tally) = crate::run(seed, &mut store);
-        assert!(wrong.is_empty(), "{}", crate::report(seed, &wrong));
-        total.add(&tally);
-    }
-    assert!(total.admitted > 10_000 && total.refused > 5_000, "{total}");
 }
 
 #[test]
@@ -114,6 +101,42 @@ fn canary_returned_units_that_count_twice() {
     let old = "level.older, level.units = older, level.units - units";
     let new = "level.older, level.units = older, math.max(0, level.units - 2 * units)";
     script_is_found(old, new, &["units within"]);
+}
+
+const HOLDS: &str = "local is_held = level.hold and now_us < epoch.since_us + level.period_us";
+
+#[test]
+fn canary_a_hold_that_takes_a_loss_for_room() {
+    let words = ["on_state_loss: Hold", "units within"];
+    script_is_found(HOLDS, "local is_held = false", &words);
+}
+
+#[test]
+fn canary_a_hold_that_ends_early() {
+    let words = ["on_state_loss: Hold", "units within"];
+    script_is_found(HOLDS, &format!("{HOLDS} / 4"), &words);
+}
+
+#[test]
+fn canary_a_rebuild_that_forgets_what_it_is_told() {
+    let old = "if units > 0 and at_us + level.period_us > level.now then";
+    script_is_found(old, "if units < 0 then", &["on_state_loss: Rebuild", "units within"]);
+}
+
+#[test]
+fn canary_a_rebuild_that_waits_for_nobody() {
+    script_is_found(
+        "PAUSE_US, REPORT_US, MAX_PAUSE_US = 500000",
+        "PAUSE_US, REPORT_US, MAX_PAUSE_US = 1000",
+        &["on_state_loss: Rebuild", "units within"],
+    );
+}
+
+#[test]
+fn canary_a_fail_over_that_nobody_notices() {
+    let script = changed(SCRIPT, "why = 3", "why = nil");
+    let mut store = EmbeddedRedis::with_script(&changed(&script, "why = 2", "why = nil"));
+    assert_found(&["units within"], |seed| crate::run(seed, &mut store).0);
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn level(world: &World<'_>, place: usize, tenant: Option<usize>) -> Option<Strin
             .filter(|request| process.is_none_or(|process| request.process == process))
             .map(|request| request.decided_at)
             .collect();
-        let bound = Bound::of(world, limit, tenant.is_some(), process);
+        let bound = Bound::of(world, place, tenant, process);
         bound.broken(&log, limit.cost).map(|how| {
             format!(
                 "limit {place} {limit:?}, tenant {tenant:?}, process {process:?}: {how}; {bound:?}"

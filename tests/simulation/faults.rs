@@ -18,7 +18,7 @@ pub struct Faults {
     pub node_clocks: bool,
     /// The store's clock drifts, steps and goes back.
     pub store_clock: bool,
-    /// The store forgets: all of it, the last writes, or its script.
+    /// The store forgets: all of it, the last writes, one key, or its script.
     pub losses: bool,
     /// Swaps of shared data are lost.
     pub contention: bool,
@@ -66,6 +66,8 @@ pub enum Fault {
     },
     ForgetScript,
     Flush,
+    /// One key is evicted.
+    Evict,
     /// A copy that is older by so much takes over.
     FailOver {
         lost: u64,
@@ -139,9 +141,10 @@ impl Faults {
             error: rng.pick(&ERRORS),
             lasts: lasts(),
         });
-        add(self.losses, &|| match rng.within(0, 3) {
-            0 => Fault::ForgetScript,
-            1 => Fault::Flush,
+        add(self.losses, &|| match rng.within(0, 8) {
+            0..2 => Fault::ForgetScript,
+            2 => Fault::Evict,
+            3..5 => Fault::Flush,
             _ => Fault::FailOver { lost: rng.within(0, 300 * MILLI) },
         });
         events

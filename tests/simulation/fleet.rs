@@ -3,12 +3,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fairshare::config;
-use fairshare::policy::Policy;
+use fairshare::policy::{Attributes, HeaderMap, Level, Policy, RequestView};
+use fairshare::store;
 use fairshare::units::Instant;
 
 use crate::clock::Clock;
 use crate::fake_host::{FakeWorker, Machine};
 use crate::plan::{Plan, SECOND};
+use crate::world::headers;
 
 /// One Envoy.
 pub struct Node {
@@ -90,12 +92,13 @@ impl Fleet {
         number
     }
 
-    /// Everything in the thread is gone. Returns the requests that it had.
-    pub fn unload(&mut self, node: usize, thread: usize) -> Vec<usize> {
+    /// Everything in the thread is gone. Returns its workers and the requests that they had.
+    pub fn unload(&mut self, node: usize, thread: usize) -> (Vec<usize>, Vec<usize>) {
         let thread = std::mem::take(&mut self.nodes[node].threads[thread]);
-        let numbers = thread.active.into_iter().chain(thread.draining);
-        let members = numbers.filter_map(|number| self.members[number].take());
-        members.flat_map(|member| member.streams).collect()
+        let numbers: Vec<usize> = thread.active.into_iter().chain(thread.draining).collect();
+        let members = numbers.iter().filter_map(|number| self.members[*number].take());
+        let requests = members.flat_map(|member| member.streams).collect();
+        (numbers, requests)
     }
 
     /// A new process, which knows nothing of the old one.
@@ -104,8 +107,9 @@ impl Fleet {
         self.nodes[node].up = true;
     }
 
-    /// Puts another configuration in force. Returns the threads that are to be loaded with it.
-    pub fn update(&mut self, node: usize, plan: &Plan) -> Vec<usize> {
+    /// Puts another configuration in force. Returns the threads that are to be loaded with it, and who
+    /// was there.
+    pub fn update(&mut self, node: usize, plan: &Plan) -> Vec<(usize, usize)> {
         let home = &mut self.nodes[node];
         home.edition += 1;
         home.policy = policy(plan, home.edition);
@@ -113,7 +117,7 @@ impl Fleet {
         for (number, thread) in home.threads.iter_mut().enumerate() {
             if let Some(active) = thread.active.take() {
                 thread.draining.push(active);
-                threads.push(number);
+                threads.push((number, active));
             }
         }
         threads
@@ -132,6 +136,19 @@ impl Fleet {
     /// The time on the clock of a worker's node.
     pub fn time(&self, member: &Member, now: u64) -> Instant {
         Instant::from_nanos(self.nodes[member.node].clock.read(now))
+    }
+
+    /// The key under which the store counts for the limit at `place`, of a tenant or of all.
+    pub fn key(&self, place: usize, tenant: Option<usize>) -> String {
+        let policy = &self.nodes[0].policy;
+        let name = &policy.limits[place].name;
+        let bytes = headers(tenant.unwrap_or(0));
+        let request = RequestView::new(HeaderMap::new(&bytes), &Attributes::NONE);
+        let identity = policy.identity.identify(&request, None).expect("a tenant");
+        let level = if tenant.is_some() { Level::Tenant } else { Level::Shared };
+        let subject = tenant.and(identity.tenant);
+        let tag = store::tag(policy.store.as_ref().expect("a store"), name);
+        store::key(&tag, name, level, subject.as_ref())
     }
 
     /// The sum over all processes of metrics whose names contain every part.

@@ -1,10 +1,12 @@
 use fairshare::host::CallId;
 
 use crate::clock::Clock;
-use crate::embedded_redis::{EmbeddedRedis, Snapshot, read_command};
+use crate::embedded_redis::{EmbeddedRedis, Snapshot};
+use crate::exchanges::{Answered, answered, evaluations, gives_back, limit_of};
 use crate::fake_host::FakeCall;
 use crate::faults::Faults;
-use crate::plan::{LimitPlan, MILLI, Plan};
+use crate::forgotten::Books;
+use crate::plan::{Kind, LimitPlan, MILLI, Plan};
 use crate::rng::Rng;
 
 /// The store's clock at the beginning, in nanoseconds.
@@ -20,6 +22,7 @@ pub struct Call {
     pub node: usize,
     pub id: CallId,
     pub body: Vec<u8>,
+    pub sent_at: u64,
     /// When the host gives up.
     pub deadline: u64,
     /// When the store gets it, and once more.
@@ -31,7 +34,6 @@ pub struct Call {
     pub end: CallEnd,
     /// Parts of a thousand of the body and of the reply that arrive.
     cut: (u64, u64),
-    pub done: bool,
 }
 
 /// How the host hears of a call's end.
@@ -56,8 +58,8 @@ pub struct Network<'a> {
     pub cut: Vec<(u64, bool)>,
     pub failing_until: u64,
     copies: Vec<(u64, Snapshot)>,
-    /// How often state was lost.
-    pub losses: u64,
+    /// What was granted, lost and told again.
+    pub books: Books,
     /// The longest time from an execution to the arrival of its reply.
     pub longest_reply: u64,
     /// Units that the store has granted by leased limits, and those of which a worker has heard.
@@ -81,7 +83,7 @@ impl<'a> Network<'a> {
             cut: vec![(0, false); plan.nodes],
             failing_until: 0,
             copies: vec![],
-            losses: 0,
+            books: Books::default(),
             longest_reply: 0,
             granted: 0,
             heard: 0,
@@ -98,7 +100,7 @@ impl<'a> Network<'a> {
     }
 
     /// What becomes of a call that `member` makes at `now`.
-    pub fn send(&self, rng: &Rng, by: (usize, usize), made: FakeCall, now: u64) -> Call {
+    pub fn send(&mut self, rng: &Rng, by: (usize, usize), made: FakeCall, now: u64) -> Call {
         let short = || rng.within(MILLI / 10, 2 * MILLI);
         let timeout = made.timeout.as_nanos();
         let (member, node) = by;
@@ -107,6 +109,7 @@ impl<'a> Network<'a> {
             node,
             id: made.id,
             body: made.body,
+            sent_at: now,
             deadline: now + timeout,
             executions: vec![now + short()],
             executed_at: None,
@@ -114,12 +117,15 @@ impl<'a> Network<'a> {
             reply_after: short(),
             end: CallEnd::Reply,
             cut: (1000, 1000),
-            done: false,
         };
         if !self.faults.network {
             return call;
         }
-        match rng.within(0, 100) {
+        let kind = rng.within(0, 100);
+        if kind <= 30 {
+            self.books.trouble(node, now, call.deadline);
+        }
+        match kind {
             0..5 => call.executions = vec![now + rng.within(0, 2 * timeout)],
             5..12 => call.reply_after = rng.within(0, timeout),
             12..15 => (call.executions, call.end) = (vec![], CallEnd::Timeout),
@@ -147,11 +153,13 @@ impl<'a> Network<'a> {
         self.store.set_clock(self.clock.read(now) / 1000);
         let body = part(&call.body, call.cut.0);
         let reply = self.store.exchange(body);
-        let granted = granted(body, &reply, limits);
         self.exchanges += 1;
         self.decisions += u64::try_from(evaluations(body)).unwrap();
-        self.granted += granted;
-        if call.executed_at.is_none() {
+        let answered = answered(body, &reply);
+        self.granted += leased(&answered, limits);
+        let is_doubled = call.executed_at.is_some();
+        self.books.note(call, &answered, is_doubled, now);
+        if !is_doubled {
             call.executed_at = Some(now);
             call.reply = Some(part(&reply, call.cut.1).to_vec());
         }
@@ -161,7 +169,8 @@ impl<'a> Network<'a> {
     pub fn heard(&mut self, call: &Call, limits: &[LimitPlan], now: u64) {
         let Some((reply, executed_at)) = call.reply.as_ref().zip(call.executed_at) else { return };
         self.longest_reply = self.longest_reply.max(now - executed_at);
-        self.heard += granted(&call.body, reply, limits);
+        self.books.heard(call, now);
+        self.heard += leased(&answered(&call.body, reply), limits);
     }
 
     fn keep_copy(&mut self, now: u64) {
@@ -179,13 +188,27 @@ impl<'a> Network<'a> {
         let copy = self.copies.iter().rfind(|(at, _)| at + lost <= now).or(self.copies.first());
         if let Some((_, copy)) = copy {
             self.store.fail_over(copy);
-            self.losses += 1;
+            self.books.lose(now);
         }
     }
 
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, now: u64) {
         self.store.flush();
-        self.losses += 1;
+        self.books.lose(now);
+    }
+
+    /// One key is gone.
+    pub fn evict(&mut self, rng: &Rng, now: u64) {
+        let keys = self.store.keyspace().names();
+        if keys.is_empty() {
+            return;
+        }
+        let key = &keys[rng.place(keys.len())];
+        self.store.evict(key);
+        match key.ends_with(b":epoch") {
+            true => self.books.lose(now),
+            false => self.books.lose_key(str::from_utf8(key).unwrap(), now),
+        }
     }
 }
 
@@ -194,64 +217,13 @@ fn part(bytes: &[u8], thousandths: u64) -> &[u8] {
     &bytes[..bytes.len() * usize::try_from(thousandths).unwrap() / 1000]
 }
 
-/// Whether a body gives units back.
-fn gives_back(mut body: &[u8]) -> bool {
-    let mut commands = std::iter::from_fn(|| read_command(&mut body));
-    commands.any(|command| command.iter().any(|argument| argument == b"return"))
-}
-
-/// Script calls in a body.
-pub fn evaluations(mut body: &[u8]) -> usize {
-    let mut count = 0;
-    while let Some(command) = read_command(&mut body) {
-        count += usize::from(command[0] == b"EVALSHA");
-    }
-    count
-}
-
-/// Units that these replies grant by leased limits.
-fn granted(mut body: &[u8], mut replies: &[u8], limits: &[LimitPlan]) -> u64 {
-    let mut units = 0;
-    while let Some(command) = read_command(&mut body) {
-        let Some(integers) = integers(&mut replies) else { return units };
-        if command[0] != b"EVALSHA" || integers.is_empty() {
-            continue;
-        }
-        let keys: usize = str::from_utf8(&command[2]).unwrap().parse().unwrap();
-        if command[3 + keys + 1] != b"lease" {
-            continue;
-        }
-        let is_leased = |key: &[u8]| {
-            let name = str::from_utf8(key).unwrap().split(':').nth(2).unwrap();
-            let place: usize = name[1..].parse().unwrap();
-            limits[place].kind == crate::plan::Kind::Leased
-        };
-        // Five numbers about the store come first, and its record is the first key.
-        for (place, key) in command[4..3 + keys].iter().enumerate() {
-            if is_leased(key) {
-                units += integers[5 + 5 * place];
-            }
-        }
-    }
-    units
-}
-
-/// The integers of the first reply; none where it has others. None at all where it is not whole.
-fn integers(rest: &mut &[u8]) -> Option<Vec<u64>> {
-    let line = |rest: &mut &[u8]| -> Option<Vec<u8>> {
-        let end = rest.windows(2).position(|window| window == b"\r\n")?;
-        let line = rest[..end].to_vec();
-        *rest = &rest[end + 2..];
-        Some(line)
+/// Units that these answers grant by leased limits.
+fn leased(answers: &[Answered], limits: &[LimitPlan]) -> u64 {
+    let is_leased = |key: &str| {
+        let place: usize = limit_of(key)[1..].parse().unwrap();
+        limits[place].kind == Kind::Leased
     };
-    let number = |line: &[u8]| str::from_utf8(&line[1..]).unwrap().parse::<u64>().unwrap();
-    let head = line(rest)?;
-    match head[0] {
-        b'*' => (0..number(&head)).map(|_| line(rest).map(|line| number(&line))).collect(),
-        b'$' => {
-            line(rest)?;
-            Some(vec![])
-        }
-        _ => Some(vec![]),
-    }
+    let leases = answers.iter().filter(|answer| answer.operation == b"lease");
+    let grants = leases.flat_map(|answer| &answer.grants);
+    grants.filter(|(key, _)| is_leased(key)).map(|(_, units)| units).sum()
 }

@@ -34,6 +34,7 @@ pub struct LimitPlan {
     pub in_flight: Option<u64>,
     pub cost: u64,
     pub on_store_error: OnStoreError,
+    pub on_state_loss: OnStateLoss,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,12 @@ pub enum OnStoreError {
     Deny,
     Allow,
     Local,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStateLoss {
+    Rebuild,
+    Hold,
 }
 
 /// A request that comes.
@@ -121,6 +128,10 @@ impl LimitPlan {
                 OnStoreError::Allow,
                 OnStoreError::Local,
             ]),
+            on_state_loss: match rng.in_thousand(400) {
+                true => OnStateLoss::Hold,
+                false => OnStateLoss::Rebuild,
+            },
         }
     }
 
@@ -161,6 +172,10 @@ impl LimitPlan {
             OnStoreError::Deny => json!("deny"),
             OnStoreError::Allow => json!("allow"),
             OnStoreError::Local => json!("local"),
+        };
+        limit["on_state_loss"] = match self.on_state_loss {
+            OnStateLoss::Rebuild => json!("rebuild"),
+            OnStateLoss::Hold => json!("hold"),
         };
         if self.on_store_error == OnStoreError::Local {
             limit["local_fraction"] = json!(0.25);

@@ -2,9 +2,10 @@
 
 use fairshare::store::StoreError;
 
+use crate::exchanges::evaluations;
 use crate::fake_host::FakeCall;
 use crate::faults::Fault;
-use crate::network::{CallEnd, evaluations};
+use crate::network::CallEnd;
 use crate::plan::{MILLI, SECOND};
 use crate::world::{Event, Fate, Sabotage, World};
 
@@ -118,7 +119,8 @@ impl World<'_> {
                 }
             }
             Fault::Update { node } => {
-                for worker in self.fleet.update(node, self.plan) {
+                for (worker, old) in self.fleet.update(node, self.plan) {
+                    self.network.books.gone(old, self.now);
                     self.load(node, worker);
                 }
             }
@@ -137,15 +139,20 @@ impl World<'_> {
                 for (number, cut) in self.network.cut.iter_mut().enumerate() {
                     if node.is_none_or(|node| node == number) {
                         *cut = (self.now + lasts, silent);
+                        self.network.books.trouble(number, self.now, self.now + lasts);
                     }
                 }
             }
             Fault::Failing { error, lasts } => {
                 self.network.store.failing = Some(error);
                 self.network.failing_until = self.now + lasts;
+                for node in 0..self.plan.nodes {
+                    self.network.books.trouble(node, self.now, self.now + lasts);
+                }
             }
             Fault::ForgetScript => self.network.store.forget_script(),
-            Fault::Flush => self.network.flush(),
+            Fault::Flush => self.network.flush(self.now),
+            Fault::Evict => self.network.evict(&self.rng, self.now),
             Fault::FailOver { lost } => self.network.fail_over(lost, self.now),
         }
     }
@@ -153,7 +160,9 @@ impl World<'_> {
     /// A thread's VM is gone, with all that it held. The proxy ends its requests.
     fn lose(&mut self, node: usize, worker: usize) {
         self.lost_memories += 1;
-        for number in self.fleet.unload(node, worker) {
+        let (members, requests) = self.fleet.unload(node, worker);
+        members.into_iter().for_each(|member| self.network.books.gone(member, self.now));
+        for number in requests {
             let request = &mut self.requests[number];
             request.ended_at = Some(self.now);
             if request.fate == Fate::Waits {

@@ -18,6 +18,8 @@ pub struct Tally {
     /// Runs in which something may have been decided without the store.
     without_store: u64,
     faults: u64,
+    /// Losses of state.
+    losses: u64,
 }
 
 impl Tally {
@@ -27,6 +29,7 @@ impl Tally {
             decisions: world.network.decisions,
             without_store: u64::from(without_store(world)),
             faults: u64::try_from(world.plan.events.len()).unwrap(),
+            losses: world.network.books.losses(),
             ..Self::default()
         };
         for request in &world.requests {
@@ -53,6 +56,7 @@ impl Tally {
         self.decisions += other.decisions;
         self.without_store += other.without_store;
         self.faults += other.faults;
+        self.losses += other.losses;
     }
 }
 
@@ -61,8 +65,9 @@ impl fmt::Display for Tally {
         let Self { seeds, requests, admitted, refused, errored, left, lost, .. } = self;
         writeln!(f, "{seeds} seeds, {requests} requests: {admitted} admitted, {refused} refused,")?;
         writeln!(f, "{errored} answered with an error, {left} left, {lost} lost with their VM;")?;
-        let Self { decisions, without_store, faults, .. } = self;
+        let Self { decisions, without_store, faults, losses, .. } = self;
         write!(f, "{decisions} decisions in the store, {faults} faults beside those of calls,")?;
-        write!(f, "\n{without_store} seeds in which some decisions were made without the store")
+        write!(f, "\n{losses} of them losses of state;")?;
+        write!(f, " {without_store} seeds in which some decisions were made without the store")
     }
 }

@@ -264,12 +264,7 @@ impl<'a> World<'a> {
     fn arrive(&mut self, number: usize) {
         let Arrival { node, worker, tenant, patience, .. } = self.requests[number].arrival;
         let Some(member) = self.fleet.nodes[node].threads[worker].active else { return };
-        let name = format!("t{tenant}");
-        let bytes = HeaderMap::serialize(&[
-            (b":method", b"GET"),
-            (b":path", b"/"),
-            (b"x-tenant-id", name.as_bytes()),
-        ]);
+        let bytes = headers(tenant);
         let request = &mut self.requests[number];
         (request.member, request.process) = (member, self.fleet.nodes[node].process);
         (request.arrived_at, request.fate) = (self.now, Fate::Waits);
@@ -338,6 +333,16 @@ impl<'a> World<'a> {
             }
         }
     }
+}
+
+/// The headers of a tenant's requests.
+pub fn headers(tenant: usize) -> Vec<u8> {
+    let name = format!("t{tenant}");
+    HeaderMap::serialize(&[
+        (b":method", b"GET"),
+        (b":path", b"/"),
+        (b"x-tenant-id", name.as_bytes()),
+    ])
 }
 
 fn stream(request: usize) -> StreamId {
