@@ -82,20 +82,33 @@ fn a_node_follows_within_ten_seconds_though_two_answers_are_lost() {
     }
 }
 
+/// How often the workers of a node ask in half a minute in which nobody answers.
+fn asked_in_vain(process: &mut Process) -> usize {
+    let mut asked = 0;
+    for _ in 0..30 * SECOND {
+        tenth(process);
+        process.run(&mut |_| {
+            asked += 1;
+            Err(StoreError::Unreachable)
+        });
+    }
+    asked
+}
+
 /// A store that is away is no reason to ask it more and more often.
 #[test]
 fn a_node_asks_twice_a_second_at_most_while_nobody_answers() {
     for workers in [1, 8] {
-        let mut process = process(&plugin("single"), workers);
-        let mut asked = 0;
-        let mut away = |_: &[u8]| {
-            asked += 1;
-            Err(StoreError::Unreachable)
-        };
-        for _ in 0..30 * SECOND {
+        let (redis, mut process) = (Redis::start(), process(&plugin("single"), workers));
+        // Each of those who were never answered asks for itself.
+        let asked = asked_in_vain(&mut process);
+        let expected = 20 * workers..=60 * workers;
+        assert!(expected.contains(&asked), "{workers} new workers: {asked} in 30 s");
+        for _ in 0..SECOND {
             tenth(&mut process);
-            process.run(&mut away);
+            process.run(&mut |body| Ok(redis.exchange(body)));
         }
+        let asked = asked_in_vain(&mut process);
         assert!((20..=60).contains(&asked), "{workers} workers: {asked} in 30 s");
     }
 }

@@ -93,6 +93,11 @@ impl KeyGroups {
         self.groups.get(group).is_none_or(|group| group.breaker.is_closed())
     }
 
+    /// Whether a part of the store is given up.
+    pub(super) fn any_is_given_up(&self) -> bool {
+        self.groups.iter().any(|group| !group.breaker.is_closed())
+    }
+
     /// Whom to ask about a group.
     pub(super) fn node(&self, group: usize) -> Option<Node> {
         self.groups.get(group)?.node.clone()
@@ -129,7 +134,7 @@ impl KeyGroups {
 
     /// Asks for the topology where something is amiss.
     pub(super) fn ask(&mut self, host: &mut impl Host, store: &StorePolicy, now: Instant) {
-        let is_well = !self.in_doubt && self.groups.iter().all(|group| group.breaker.is_closed());
+        let is_well = !self.in_doubt && !self.any_is_given_up();
         if !self.are_spread || is_well {
             return;
         }
@@ -167,14 +172,17 @@ impl KeyGroups {
         &mut self,
         store: &StorePolicy,
         body: Result<&[u8], StoreError>,
+        now: Instant,
     ) -> Result<(), StoreError> {
         let mut served = false;
         let serves = |Served { first, last, node }| {
             served = true;
             for group in &mut self.groups {
-                if (first..=last).contains(&group.slot) {
+                let is_news = group.node.as_ref() != Some(&node);
+                if (first..=last).contains(&group.slot) && is_news {
                     // One that was given up is probed there: nodes may contradict each other.
                     group.node = Some(Rc::clone(&node));
+                    group.breaker.wait(now);
                 }
             }
         };

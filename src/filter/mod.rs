@@ -20,6 +20,7 @@ mod metrics;
 mod mode;
 mod probing;
 mod refusal;
+mod standing;
 mod state_loss;
 mod worker;
 

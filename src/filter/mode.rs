@@ -4,9 +4,10 @@
 //! waits, and writes what it hears on the node's board. Every worker looks at the board among its
 //! chores. While the store's word stands, it is what counts; before and after, what is configured does.
 //!
-//! Not every VM of a host can call the store: the one of Envoy's main thread cannot. So those whose last
-//! question was answered come first, and after a failure the next turn is due at once, for others first.
+//! This is also the question by which a worker that the store has never answered finds out whether it can
+//! be reached: no record of usage has to be there, and nobody's usage is touched.
 
+use super::standing::sits_out;
 use super::worker::Worker;
 use crate::host::{CallId, Host, StoreCall};
 use crate::policy::{Mode, Policy};
@@ -19,12 +20,9 @@ use crate::units::{Instant, Span};
 /// `store.timeout`; and it is over long before the next question.
 const TIMEOUT: Span = Span::from_secs(1);
 
-/// How long a question waits for those whose last one was answered, until others may ask it.
-const LAG: Span = Span::from_millis(500);
-
-/// For how long a worker whose question failed leaves the next one to others: longer than these wait.
-/// With two questions lost after their whole time, a node of one worker follows in some eight seconds.
-const SITS_OUT: Span = Span::from_secs(1);
+/// Time from a question that failed to the next one. With two that are lost after their whole time, a node
+/// of one worker follows in some eight seconds.
+const PAUSE: Span = Span::from_millis(500);
 
 /// The mode that a worker's requests are decided by.
 #[derive(Debug)]
@@ -36,8 +34,6 @@ pub(super) struct ModeInForce {
     board: Option<ModeBoard>,
     /// The latest question to the store.
     asked: Option<CallId>,
-    /// Whether the store answered this worker's last question.
-    answered: bool,
     sits_out_until: Instant,
 }
 
@@ -49,7 +45,6 @@ impl ModeInForce {
             shown: None,
             board,
             asked: None,
-            answered: false,
             sits_out_until: Instant::ORIGIN,
         }
     }
@@ -68,9 +63,8 @@ impl ModeInForce {
 impl Worker {
     /// Does what the board says, and asks the store where it is this worker's turn.
     pub(super) fn follow_mode(&mut self, host: &mut impl Host, now: Instant) {
-        let lag = if self.mode.answered { Span::ZERO } else { LAG };
-        let lag = Some(lag).filter(|_| self.mode.sits_out_until <= now);
-        let look = self.mode.board.as_ref().map(|board| board.look(host, lag, now));
+        let claims = self.standing.may_claim() && self.mode.sits_out_until <= now;
+        let look = self.mode.board.as_ref().map(|board| board.look(host, claims, now));
         let set = look.as_ref().and_then(|look| look.mode);
         let mode = set.unwrap_or(self.policy.mode);
         if self.mode.shown != Some(mode) {
@@ -87,7 +81,7 @@ impl Worker {
         if look.ended {
             tell(Word::Silent, Span::ZERO);
         }
-        if !look.ask {
+        if !look.ask && !self.asks_alone(look.is_neglected, now) {
             return;
         }
         if self.mode.asked.take().is_none() {
@@ -95,6 +89,13 @@ impl Worker {
         }
         // The host has forgotten the last question, so another worker is to ask.
         self.on_mode_reply(host, Err(StoreError::Timeout), now);
+    }
+
+    /// Whether a worker that takes no turns is to ask all the same, where nobody takes them or where it
+    /// has given the store up.
+    fn asks_alone(&mut self, is_neglected: bool, now: Instant) -> bool {
+        let under_way = if self.mode.asked.is_some() { TIMEOUT } else { Span::ZERO };
+        (is_neglected || self.groups.any_is_given_up()) && self.standing.tries_alone(under_way, now)
     }
 
     /// The breaker does not matter: one question in three seconds is no burden, and no request waits.
@@ -135,11 +136,12 @@ impl Worker {
         host.count(self.metrics.mode_reads(followed), 1);
         let Some((_, text, left)) = read else {
             self.groups.doubt();
-            self.mode.answered = false;
-            self.mode.sits_out_until = now.plus(SITS_OUT);
-            return board.hand_over(host, now);
+            if self.standing.may_claim() {
+                self.mode.sits_out_until = now.plus(sits_out(PAUSE));
+                board.hand_over(host, PAUSE, now);
+            }
+            return;
         };
-        self.mode.answered = true;
         if let Some(news) = board.note(host, text, left, now) {
             tell(news, left);
         }

@@ -3,6 +3,7 @@
 use super::breaker::PAUSE;
 use super::ended::Ended;
 use super::group_commit::{Asker, Job};
+use super::standing::sits_out;
 use super::worker::Worker;
 use crate::host::Host;
 use crate::store::health::Advice;
@@ -48,13 +49,15 @@ impl Worker {
     /// probes it where nobody else does.
     pub(super) fn look_after_store(&mut self, host: &mut impl Host, now: Instant) {
         let timeout = self.store_timeout();
+        let time = self.standing.may_claim().then_some(timeout.plus(PROBE_SLACK));
         for number in 0..self.groups.len() {
             let Some(group) = self.groups.get_mut(number) else { continue };
             let Some(since) = group.breaker.due(now) else { continue };
-            match group.health.advise(host, since, timeout.plus(PROBE_SLACK), now) {
+            match group.health.advise(host, since, time, now) {
                 Advice::Trust => group.trust(),
                 Advice::Wait => {}
                 Advice::Probe => {
+                    group.breaker.wait(now.plus(PAUSE));
                     let known = self.group.known.iter().find(|known| known.group == number);
                     if let Some(decision) = known.map(Decision::poll) {
                         let job = self.job(Asker::Probe(number), decision, now.plus(timeout));
@@ -75,8 +78,9 @@ impl Worker {
     ) {
         if let Some(group) = self.groups.get_mut(group) {
             group.health.probed(host, answered, PAUSE, now);
-            if answered {
-                group.trust();
+            match answered {
+                true => group.trust(),
+                false => group.breaker.wait(now.plus(sits_out(PAUSE))),
             }
         }
     }

@@ -47,7 +47,8 @@ impl Worker {
         let patience = if self.ledger.counts(now) { PATIENCE } else { PATIENCE_IDLE };
         let mut polls = Vec::new();
         for known in &mut self.group.known {
-            let patience = Some(patience).filter(|_| self.groups.is_asked(known.group));
+            let may_ask = self.standing.may_claim() && self.groups.is_asked(known.group);
+            let patience = may_ask.then_some(patience);
             if known.exchange(host, patience, now).ask {
                 polls.push(Decision::poll(known));
             }

@@ -21,6 +21,7 @@ use super::judgement::Judgement;
 use super::key_groups::KeyGroups;
 use super::leasing::Questions;
 use super::mode::ModeInForce;
+use super::standing::Standing;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
@@ -60,6 +61,7 @@ pub struct Worker {
     pub(super) deadlines: VecDeque<(Instant, StreamId)>,
     chores_at: Instant,
     pub(super) groups: KeyGroups,
+    pub(super) standing: Standing,
     pub(super) leases: Leases,
     pub(super) ledger: Ledger,
     pub(super) refused: TopRefused,
@@ -94,6 +96,7 @@ impl Worker {
             deadlines: VecDeque::new(),
             chores_at: Instant::ORIGIN,
             groups: KeyGroups::new(&policy),
+            standing: Standing::default(),
             leases: Leases::new(seed_candidate),
             ledger: Ledger::new(seed_candidate),
             refused: TopRefused::new(&policy.namespace),
@@ -214,13 +217,17 @@ impl Worker {
         body: Result<&[u8], StoreError>,
         now: Instant,
     ) {
+        // A connection that the store has closed says nothing.
+        if body.is_ok_and(|body| !body.is_empty()) {
+            self.standing.note_answer();
+        }
         if self.mode.takes(call) {
             return self.on_mode_reply(host, body, now);
         }
         if let Some(store) = &self.policy.store {
             if !self.groups.takes(call) {
                 self.group.receive(store, &mut self.groups, call, body, now);
-            } else if let Err(error) = self.groups.learn(store, body) {
+            } else if let Err(error) = self.groups.learn(store, body, now) {
                 host.count(self.metrics.store_error(error), 1);
             }
         }
@@ -243,7 +250,7 @@ impl Worker {
     fn do_chores(&mut self, host: &mut impl Host, now: Instant) {
         self.follow_mode(host, now);
         self.look_after_store(host, now);
-        if let Some(store) = &self.policy.store {
+        if let (Some(store), true) = (&self.policy.store, self.standing.may_claim()) {
             self.groups.ask(host, store, now);
         }
         self.watch_store(host, now);

@@ -37,22 +37,25 @@ impl StoreHealth {
     }
 
     /// What to do for a worker that gave the store up at `since`. Who is told to probe has `time`
-    /// for it. Where the shared data fails, a worker is on its own and probes.
+    /// for it; who has none is not. Where the shared data fails, a worker is on its own and probes.
     pub fn advise(
         &self,
         shared: &mut impl SharedData,
         since: Instant,
-        time: Span,
+        time: Option<Span>,
         now: Instant,
     ) -> Advice {
-        let claim = |notes: Notes| match () {
-            () if notes.answered_at > since => Err(Advice::Trust),
-            () if notes.probe_until > now => Err(Advice::Wait),
-            () => Ok(Notes { probe_until: now.plus(time), ..notes }),
+        let claim = |notes: Notes| match time {
+            _ if notes.answered_at > since => Err(Advice::Trust),
+            Some(time) if notes.probe_until <= now => {
+                Ok(Notes { probe_until: now.plus(time), ..notes })
+            }
+            _ => Err(Advice::Wait),
         };
         match self.update(shared, claim) {
-            Ok(Ok(Swap::Done)) | Err(SharedDataFailure) => Advice::Probe,
-            Ok(Ok(Swap::Lost)) => Advice::Wait,
+            Ok(Ok(Swap::Done)) => Advice::Probe,
+            Err(SharedDataFailure) if time.is_some() => Advice::Probe,
+            Ok(Ok(Swap::Lost)) | Err(SharedDataFailure) => Advice::Wait,
             Ok(Err(advice)) => advice,
         }
     }

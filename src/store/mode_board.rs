@@ -10,6 +10,9 @@ use crate::units::{Instant, Span};
 /// within ten seconds all the same.
 const ASK_EVERY: Span = Span::from_secs(3);
 
+/// Time after which a turn that nobody has taken is said to be neglected.
+const NEGLECT: Span = Span::from_millis(500);
+
 /// Two times come before the text.
 const TIMES_BYTES: usize = 16;
 
@@ -26,6 +29,8 @@ pub struct Look {
     pub mode: Option<Mode>,
     /// Whether this worker is to ask the store now: nobody else does.
     pub ask: bool,
+    /// Whether a turn is due for long, and nobody takes it.
+    pub is_neglected: bool,
     /// Whether a word's time has run out, and this worker is the one to tell.
     pub ended: bool,
 }
@@ -46,9 +51,9 @@ impl ModeBoard {
         Self { key: format!("fairshare/1/mode/{}/{}", store.cluster, store.key_prefix) }
     }
 
-    /// What stands on the board. Where the shared data fails, nothing does. A question to the store is
-    /// this worker's once it has been due for `lag`; without one it leaves it to others.
-    pub fn look(&self, shared: &mut impl SharedData, lag: Option<Span>, now: Instant) -> Look {
+    /// What stands on the board. Where the shared data fails, nothing does. A question to the store that
+    /// is due is this worker's, if it `claims` turns.
+    pub fn look(&self, shared: &mut impl SharedData, claims: bool, now: Instant) -> Look {
         let Some(mut notes) = self.read(shared) else { return Look::default() };
         let (mut mode, mut ended) = (None, false);
         if let Word::Set(set, _) = notes.word() {
@@ -57,15 +62,17 @@ impl ModeBoard {
         }
         // A time that is further away was written before the clock went back.
         let soon = notes.ask_at <= now.plus(ASK_EVERY);
-        if lag.is_none_or(|lag| notes.ask_at.plus(lag) > now && soon) {
-            return Look { mode, ..Look::default() };
+        let is_due = |for_long| !soon || notes.ask_at.plus(for_long) <= now;
+        let is_neglected = is_due(NEGLECT);
+        if !claims || !is_due(Span::ZERO) {
+            return Look { mode, is_neglected, ..Look::default() };
         }
         if ended {
             notes.text.clear();
         }
         notes.ask_at = now.plus(ASK_EVERY);
         let ask = self.write(shared, &notes);
-        Look { mode, ask, ended: ask && ended }
+        Look { mode, ask, is_neglected, ended: ask && ended }
     }
 
     /// Writes down what the store's key holds, which stands for `left`, or for ever where that is
@@ -87,10 +94,10 @@ impl ModeBoard {
         (self.write(shared, &notes) && news).then_some(word)
     }
 
-    /// Leaves the question to another worker, who need not wait for the next one.
-    pub fn hand_over(&self, shared: &mut impl SharedData, now: Instant) {
+    /// Leaves the question to whoever looks after `pause`.
+    pub fn hand_over(&self, shared: &mut impl SharedData, pause: Span, now: Instant) {
         if let Some(notes) = self.read(shared) {
-            self.write(shared, &Notes { ask_at: now, ..notes });
+            self.write(shared, &Notes { ask_at: now.plus(pause), ..notes });
         }
     }
 

@@ -12,21 +12,23 @@
 
 /// Calls of the store.
 mod calls;
+/// What a worker's host does.
+mod host;
 /// What all workers of a process share.
 mod shared_map;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 pub use calls::{FakeCall, StoreReply};
 use fairshare::config::{self, ConfigError};
-use fairshare::filter::{MetricId, RateLimitFields, Reply, Step, Worker};
-use fairshare::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
+use fairshare::filter::{RateLimitFields, Reply, Step, Worker};
+use fairshare::host::StreamId;
 use fairshare::policy::{HeaderMap, Policy};
-use fairshare::store::StoreError;
-use fairshare::store::shared_data::{SharedData, SharedDataFailure, Swap, Version, Versioned};
 use fairshare::units::{Instant, Span};
+pub use host::FakeHost;
 pub use shared_map::SharedMap;
 
 /// One proxy process.
@@ -38,6 +40,8 @@ pub struct Process {
     machine: Rc<RefCell<Machine>>,
     next_stream: u32,
     next_worker: usize,
+    /// The workers that cannot call the store, and get no requests.
+    cut_off: Range<usize>,
 }
 
 /// What all workers of the process share.
@@ -68,21 +72,6 @@ pub struct FakeWorker {
     pub host: FakeHost,
 }
 
-/// The host of one worker.
-pub struct FakeHost {
-    shared: SharedMap,
-    metric_names: Vec<String>,
-    pub wakes: usize,
-    next_call: u32,
-    pub calls: Vec<FakeCall>,
-    outcomes: Vec<(StreamId, Outcome)>,
-    pub store_reachable: bool,
-    /// The attributes of the request at hand, by their path with dots.
-    properties: BTreeMap<String, Vec<u8>>,
-    /// What the upstream says to a request.
-    statuses: BTreeMap<StreamId, Vec<u8>>,
-}
-
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -106,6 +95,7 @@ impl Process {
             machine,
             next_stream: 1,
             next_worker: 0,
+            cut_off: 0..0,
         };
         process.configure(plugin, workers)?;
         Ok(process)
@@ -121,6 +111,7 @@ impl Process {
         let new = (0..workers).map(|_| FakeWorker::new(&policy, &self.machine)).collect();
         self.draining.extend(std::mem::replace(&mut self.workers, new));
         plugin.clone_into(&mut self.plugin);
+        self.cut_off(self.cut_off.clone());
         Ok(())
     }
 
@@ -184,6 +175,9 @@ impl Process {
     ) -> (StreamId, Outcome) {
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;
+        while self.cut_off.contains(&(self.next_worker % self.workers.len())) {
+            self.next_worker += 1;
+        }
         let number = self.next_worker % self.workers.len();
         self.next_worker += 1;
         let now = self.machine.borrow().now;
@@ -212,7 +206,7 @@ impl Process {
         store: &mut dyn FnMut(Option<&str>, &[u8]) -> StoreReply,
     ) -> Vec<(StreamId, Outcome)> {
         let mut settled = Vec::new();
-        for FakeWorker { worker, host } in &mut self.workers {
+        for FakeWorker { worker, host } in self.workers.iter_mut().chain(&mut self.draining) {
             for _ in 0..100 {
                 let now = self.machine.borrow().now;
                 if host.wakes > 0 {
@@ -265,6 +259,15 @@ impl Process {
         }
     }
 
+    /// From now on these workers cannot call the store, all others can, and these get no requests. So is
+    /// the VM of a proxy's main thread.
+    pub fn cut_off(&mut self, workers: Range<usize>) {
+        for (number, FakeWorker { host, .. }) in self.workers.iter_mut().enumerate() {
+            host.store_reachable = !workers.contains(&number);
+        }
+        self.cut_off = workers;
+    }
+
     /// Whether the host can call the store at all.
     pub fn set_store_reachable(&mut self, reachable: bool) {
         for FakeWorker { host, .. } in &mut self.workers {
@@ -296,105 +299,4 @@ impl Machine {
 fn upstream_status(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     let wanted = pairs.iter().find(|(name, _)| *name == b"x-echo-status");
     wanted.map_or(b"200".to_vec(), |(_, status)| status.to_vec())
-}
-
-impl FakeHost {
-    /// What became of requests in one callback, before anything is answered to them. The proxy runs
-    /// each of them nested in the one before, on one stack, so a callback may not have many.
-    pub fn take_decided(&mut self) -> Vec<(StreamId, Outcome)> {
-        let outcomes = std::mem::take(&mut self.outcomes);
-        assert!(outcomes.len() <= 64, "{} requests in one callback", outcomes.len());
-        outcomes
-    }
-
-    /// The same, with the fields that stand on their answers.
-    fn take_outcomes(&mut self, worker: &mut Worker, now: Instant) -> Vec<(StreamId, Outcome)> {
-        let outcomes = self.take_decided();
-        let with_fields = |(stream, outcome)| match outcome {
-            Outcome::Passed(_) => (stream, Outcome::Passed(self.answer(worker, stream, now))),
-            other => (stream, other),
-        };
-        outcomes.into_iter().map(with_fields).collect()
-    }
-
-    fn new(machine: &Rc<RefCell<Machine>>, metric_names: Vec<String>) -> Self {
-        Self {
-            shared: SharedMap::new(machine),
-            metric_names,
-            wakes: 0,
-            next_call: 0,
-            calls: vec![],
-            outcomes: vec![],
-            store_reachable: true,
-            properties: BTreeMap::new(),
-            statuses: BTreeMap::new(),
-        }
-    }
-
-    /// Hands the upstream's answer to the worker, as the adapter does.
-    fn answer(
-        &mut self,
-        worker: &mut Worker,
-        stream: StreamId,
-        now: Instant,
-    ) -> Option<RateLimitFields> {
-        let status = self.statuses.remove(&stream).unwrap_or_default();
-        if worker.watches(stream) {
-            let headers = HeaderMap::serialize(&[(b":status", &status)]);
-            worker.on_answer(self, stream, HeaderMap::new(&headers), now);
-        }
-        worker.on_response(stream)
-    }
-}
-
-impl SharedData for FakeHost {
-    fn get(&mut self, key: &str) -> Result<Versioned, SharedDataFailure> {
-        self.shared.get(key)
-    }
-
-    fn swap(&mut self, key: &str, bytes: &[u8], seen: Version) -> Result<Swap, SharedDataFailure> {
-        self.shared.swap(key, bytes, seen)
-    }
-}
-
-impl Host for FakeHost {
-    fn wake(&mut self) -> Result<(), WakeFailure> {
-        self.wakes += 1;
-        Ok(())
-    }
-
-    fn call_store(&mut self, call: &StoreCall<'_>) -> Result<CallId, StoreError> {
-        assert!(call.timeout >= Span::from_millis(1), "the host reads this as no timeout");
-        if !self.store_reachable {
-            return Err(StoreError::Unreachable);
-        }
-        self.next_call += 1;
-        let id = CallId(self.next_call);
-        let (node, body) = (call.node.map(str::to_owned), call.body.to_vec());
-        self.calls.push(FakeCall { id, node, body, timeout: call.timeout });
-        Ok(id)
-    }
-
-    fn resume(&mut self, stream: StreamId) {
-        self.outcomes.push((stream, Outcome::Passed(None)));
-    }
-
-    fn reply(&mut self, stream: StreamId, reply: &Reply) {
-        self.outcomes.push((stream, Outcome::Answered(reply.clone())));
-    }
-
-    fn property(&mut self, path: &[&str]) -> Option<Vec<u8>> {
-        self.properties.get(&path.join(".")).cloned()
-    }
-
-    fn count(&mut self, metric: MetricId, by: u64) {
-        assert!(by > 0, "hosts refuse to add nothing");
-        let name = self.metric_names[metric.0].clone();
-        *self.shared.0.borrow_mut().metrics.entry(name).or_default() += by;
-    }
-
-    fn record(&mut self, metric: MetricId, value: u64) {
-        let name = self.metric_names[metric.0].clone();
-        self.shared.0.borrow_mut().metrics.insert(name, value);
-    }
 }
