@@ -111,6 +111,26 @@ fn run(quota: Quota, demand: &[(usize, u8, u64)]) -> Workers {
     workers
 }
 
+/// Goal: who only asks hears what a charge would, and takes nothing of what is drawn.
+#[test]
+fn who_only_asks_takes_nothing_of_what_is_drawn() {
+    let mut workers = Workers::new(1, WINDOW);
+    // Until units have just been drawn for several requests.
+    for _ in 0..4 {
+        let swaps = workers.swaps();
+        while workers.swaps() == swaps {
+            workers.ask(0);
+        }
+    }
+    let charge = [workers.charge(COST)];
+    let Workers { map, nodes, now, .. } = &mut workers;
+    let asked = nodes[0].peek(map, &charge, *now);
+    for _ in 0..1000 {
+        assert_eq!(nodes[0].peek(map, &charge, *now), asked);
+    }
+    assert_eq!(nodes[0].decide(map, &charge, *now), asked);
+}
+
 proptest! {
     #[test]
     fn no_interval_holds_more_than_a_window_however_workers_draw(demand in demand()) {

@@ -88,6 +88,11 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
+        // What there is in memory is not charged, only looked at.
+        if let Some(outcome) = self.spend(charges, now) {
+            charges.iter().for_each(|charge| self.unspend(charge, now));
+            return outcome;
+        }
         let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
         let Ok((cells, seen)) = self.read(shared, &enforced) else {
             return NodeOutcome::gave_up(charges);
