@@ -108,7 +108,7 @@ fn canary_of_the_model_a_grant_that_is_heard_twice() {
 fn the_model_of_the_store_is_the_script() {
     let policy = vectors::policy();
     let mut redis = EmbeddedRedis::new();
-    for seed in 0..200 {
+    for seed in 0..1000 {
         let rng = Rng::new(seed);
         redis.reset();
         redis.age("");

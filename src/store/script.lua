@@ -231,7 +231,7 @@ end
 
 local function window_charge(level, units)
   local now = level.now
-  if level.units == 0 then
+  if level.count == 0 then -- There is nothing, or what was there has gone back.
     level.start = now
   elseif now >= level.start + div_ceil(level.period_us, BUCKETS_PER_WINDOW) then
     local older = format('%s %.0f:%.0f', level.older, level.last, level.count)

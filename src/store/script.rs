@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "7acb42a07b59c89e2a283cb94cfcfef32cf9711d";
+pub const SCRIPT_SHA1: &str = "150f04982d8c391f65ccd2b57f26667c912347aa";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";
