@@ -316,3 +316,48 @@ fn a_group_that_is_given_up_does_not_double_the_next_question() {
     ask(&mut process, b"/x/b");
     assert_eq!(process.metrics_with(&["fairshare_lease_units", "granted"]), 1);
 }
+
+/// Goal: whoever waits for the same levels is charged in one question, in the order of coming, and hears
+/// what it would have heard alone.
+#[test]
+fn requests_of_one_kind_are_charged_together() {
+    let redis = Redis::start();
+    redis.age("fairshare");
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "consistency": "strict",
+                    "on_store_error": "deny", "shared": {"requests": 100, "window": "1h"},
+                    "tenant": {"requests": 3, "window": "1h"}}],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let acme: Vec<StreamId> = (0..5).map(|_| start(&mut process, "acme").0).collect();
+    start(&mut process, "globex");
+    let mut questions = 0;
+    let outcomes = process.run(&mut |body| {
+        questions += body.windows(7).filter(|word| word == b"EVALSHA").count();
+        Ok(redis.exchange(body))
+    });
+    // Once more after the script was loaded.
+    assert_eq!((questions, passed(&outcomes)), (2 * 2, 3 + 1));
+    let of = |stream: &StreamId| outcomes.iter().find(|(told, _)| told == stream).map(|(_, o)| o);
+    for (stream, left) in acme.iter().zip([2, 1, 0]) {
+        let Some(Outcome::Passed(Some(fields))) = of(stream) else { panic!("{:?}", of(stream)) };
+        assert!(fields.limit.contains(&format!(";r={left};")), "{}", fields.limit);
+    }
+    assert!(acme.iter().skip(3).all(|stream| of(stream).map(status) == Some(429)));
+    let shared = redis.get("{fairshare}:1:fleet:s").expect("usage");
+    assert_eq!(shared.split(' ').nth(3), Some("4"), "{shared}");
+}
+
+/// Goal: requests that can share a question wait for one that is under way, but not for long.
+#[test]
+fn a_question_under_way_is_waited_for_but_not_for_long() {
+    let mut process = process("strict");
+    start(&mut process, "acme");
+    assert_eq!(process.wake().1, 1);
+    start(&mut process, "acme");
+    assert_eq!(process.wake().1, 1, "a young call is waited for");
+    process.advance(Span::from_millis(2));
+    start(&mut process, "acme");
+    assert_eq!(process.wake().1, 2, "an old one is not");
+}

@@ -3,16 +3,16 @@
 use std::rc::Rc;
 
 use super::Refusal;
-use super::group_commit::{Delivery, Unanswered};
+use super::charging_in_store::Charged;
+use super::job::{Delivery, Unanswered};
 use super::judgement::{Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
-use crate::limiter::Verdict;
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
+use crate::store::StoreError;
 use crate::store::lease::Spend;
 use crate::store::leases::LeaseOutcome;
-use crate::store::{Answer, StoreError};
-use crate::units::{Instant, Span};
+use crate::units::Instant;
 
 /// A request whose global limits are being decided. It holds nothing of the node's meanwhile: what
 /// it wants there is charged when it is let through, and at that time.
@@ -28,19 +28,12 @@ pub(super) struct Waiting {
     /// What is to be spent from leases, and what those said once it is spent.
     leased: Vec<Charge>,
     spent: Option<(Vec<Judgement>, Vec<Spend>)>,
-    /// What the store is asked about, one group of keys after the other, and what it has charged.
+    /// What the store is asked about, one group of keys after the other, and what it has charged, with
+    /// the request's place among those that it was charged for.
     strict: Vec<Charge>,
-    charged: Vec<Charged>,
+    charged: Vec<(Rc<Charged>, u64)>,
     /// What it was asked about, or should have been, without an answer.
     unanswered: Vec<Charge>,
-}
-
-/// What the store has charged for a request, all of one group of keys.
-#[derive(Debug)]
-struct Charged {
-    charges: Rc<[Charge]>,
-    granted_at_us: u64,
-    judgements: Vec<Judgement>,
 }
 
 /// A request that is to be decided.
@@ -128,8 +121,9 @@ impl Worker {
             if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
                 return Some(self.refused_by_node(host, waiting, judgements, now));
             }
-            let charges = self.policy.first_group(&waiting.strict).into();
-            match self.ask_strictly(host, stream, charges, waiting.deadline) {
+            let policy = Rc::clone(&self.policy);
+            let charges = policy.first_group(&waiting.strict);
+            match self.ask_strictly(host, stream, (group, charges), (waiting.deadline, now)) {
                 Ok(()) => return self.wait(waiting),
                 Err(error) => self.not_asked(host, &mut waiting, group, error),
             }
@@ -215,37 +209,22 @@ impl Worker {
         }
     }
 
-    /// Takes the store's decision about `charges`, or its absence, and goes on.
+    /// Takes what the store has charged for those that a request waited with, and goes on.
     pub(super) fn settle(
         &mut self,
         host: &mut impl Host,
         mut waiting: Waiting,
-        charges: &Rc<[Charge]>,
-        (result, is_current): (Result<Answer, StoreError>, bool),
+        charged: Rc<Charged>,
+        place: u64,
         now: Instant,
     ) -> Option<Step> {
-        let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
-        let Ok(answer) = result else {
-            return self.advance_without(host, waiting, Unanswered::Group(group), now);
-        };
-        self.note_granted(host, charges, &answer, is_current, now);
-        let Answer { admitted, levels, clock_us, .. } = answer;
-        // After a grant as after a refusal, the store says whether a further request would fit.
-        for (charge, told) in charges.iter().zip(&levels) {
-            self.leases.remember(charge, *told, now);
-        }
-        if !admitted {
-            let judgements = judge(charges, &levels);
+        if !charged.is_admitted(place) {
+            let judgements = charged.judgements(place);
             return Some(self.refused(host, waiting, judgements, now));
         }
-        let granted = |told: &Verdict| Verdict { admitted: true, retry_after: Span::ZERO, ..*told };
-        let levels: Vec<Verdict> = levels.iter().map(granted).collect();
+        let group = charged.charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
         waiting.strict.retain(|charge| self.policy.key_group(charge.place) != group);
-        waiting.charged.push(Charged {
-            judgements: judge(charges, &levels),
-            charges: Rc::clone(charges),
-            granted_at_us: clock_us,
-        });
+        waiting.charged.push((charged, place));
         self.advance(host, waiting, now)
     }
 
@@ -268,8 +247,8 @@ impl Worker {
         if let Some((_, spends)) = &waiting.spent {
             self.leases.unspend(&waiting.leased, spends);
         }
-        for Charged { charges, granted_at_us, .. } in &waiting.charged {
-            self.give_back_strict(host, charges, *granted_at_us, now);
+        for (charged, _) in &waiting.charged {
+            self.give_back_strict(host, &charged.charges, charged.granted_at_us, now);
         }
     }
 
@@ -371,7 +350,9 @@ impl Worker {
             self.leases.used(&waiting.leased);
             judgements.extend(spent);
         }
-        judgements.extend(waiting.charged.into_iter().flat_map(|charged| charged.judgements));
+        for (charged, place) in &waiting.charged {
+            judgements.extend(charged.judgements(*place));
+        }
         self.end(host, waiting.request, Settled::Admitted(judgements), now)
     }
 }

@@ -1,51 +1,74 @@
 //! Sending what waits for the store, and delivering what came of it.
 
 use super::decide::Waiting;
-use super::group_commit::{Asker, Delivery, Job, Ticket};
+use super::job::{Asker, Delivery, Job, Ticket};
 use super::judgement::judge;
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::store::{Answer, Decision, StoreError};
 use crate::units::{Instant, Span};
 
+/// Requests resumed or answered in one callback. The host runs each of them nested in the one
+/// before, on one stack.
+const DELIVERIES_MAX: usize = 64;
+
 impl Worker {
     pub(super) fn send(&mut self, host: &mut impl Host, now: Instant) {
         self.queue_questions(now);
+        self.queue_charging(now);
         let Some(store) = &self.policy.store else { return };
         let streams = &self.streams;
         self.group.send(host, store, &self.groups, now, |asker| match asker {
-            Asker::Stream(stream, _) => streams.contains_key(stream),
+            Asker::Streams(asking, _) => asking.iter().any(|stream| streams.contains_key(stream)),
             _ => true,
         });
     }
 
     pub(super) fn deliver(&mut self, host: &mut impl Host, now: Instant) {
         self.note_calls(host, now);
-        for delivery in self.group.take_ready() {
-            match delivery {
-                Delivery::Answer(asker, result, group) => {
-                    let metric = match &result {
-                        Ok(_) => self.metrics.store_ok(),
-                        Err(error) => self.metrics.store_error(*error),
-                    };
-                    if asker != Asker::Poll {
-                        host.count(metric, 1);
-                    }
-                    let is_current = match &result {
-                        Ok(answer) => self.group.is_current(answer, group),
-                        Err(_) => false,
-                    };
-                    self.deliver_answer(host, asker, (result, is_current), now);
-                }
-                Delivery::GoOn(stream, unanswered) => {
-                    self.deliver_to(host, stream, |worker, host, waiting| {
-                        worker.advance_without(host, waiting, unanswered, now)
-                    });
-                }
+        for _ in 0..DELIVERIES_MAX {
+            match self.group.take_ready() {
+                None => break,
+                Some(delivery) => self.deliver_one(host, delivery, now),
             }
         }
         if self.group.has_ready() && host.wake().is_err() {
             log::error!("the host refuses wake-ups; the next tick goes on");
+        }
+    }
+
+    fn deliver_one(&mut self, host: &mut impl Host, delivery: Delivery, now: Instant) {
+        match delivery {
+            Delivery::Answer(asker, result, group) => {
+                let metric = match &result {
+                    Ok(_) => self.metrics.store_ok(),
+                    Err(error) => self.metrics.store_error(*error),
+                };
+                if asker != Asker::Poll {
+                    host.count(metric, 1);
+                }
+                let is_current = match &result {
+                    Ok(answer) => self.group.is_current(answer, group),
+                    Err(_) => false,
+                };
+                self.deliver_answer(host, asker, (result, is_current), now);
+            }
+            Delivery::Charged(stream, charged, place) if self.waits(stream) => {
+                self.deliver_to(host, stream, |worker, host, waiting| {
+                    worker.settle(host, waiting, charged, place, now)
+                });
+            }
+            // Charged for a request that is gone, or was decided without the store.
+            Delivery::Charged(_, charged, place) => {
+                if charged.is_admitted(place) {
+                    self.give_back_strict(host, &charged.charges, charged.granted_at_us, now);
+                }
+            }
+            Delivery::GoOn(stream, unanswered) => {
+                self.deliver_to(host, stream, |worker, host, waiting| {
+                    worker.advance_without(host, waiting, unanswered, now)
+                });
+            }
         }
     }
 
@@ -57,16 +80,8 @@ impl Worker {
         now: Instant,
     ) {
         match asker {
-            Asker::Stream(stream, charges) if self.waits(stream) => {
-                self.deliver_to(host, stream, |worker, host, waiting| {
-                    worker.settle(host, waiting, &charges, (result, is_current), now)
-                });
-            }
-            // Charged for a request that is gone, or was decided without the store.
-            Asker::Stream(_, charges) => {
-                if let Ok(Answer { admitted: true, clock_us, .. }) = result {
-                    self.return_strict(host, &charges, clock_us, now);
-                }
+            Asker::Streams(streams, charges) => {
+                self.on_charged(host, streams, charges, (result, is_current), now);
             }
             Asker::Shadow(charges) => {
                 let verdicts = result.map(|answer| answer.levels).unwrap_or_default();
@@ -105,7 +120,7 @@ impl Worker {
         }
     }
 
-    fn waits(&self, stream: StreamId) -> bool {
+    pub(super) fn waits(&self, stream: StreamId) -> bool {
         matches!(self.streams.get(&stream), Some(Stream::Waiting(_)))
     }
 

@@ -1,7 +1,7 @@
 //! How a request's decision ends: counted, and answered or let through.
 
 use super::decide::{Settled, Undecided};
-use super::group_commit::Asker;
+use super::job::Asker;
 use super::judgement::{Judgement, blamed, judge, tightest};
 use super::worker::{Step, Stream, Worker};
 use super::{Code, Outcome, RateLimitFields, Refusal};

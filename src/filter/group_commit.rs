@@ -1,17 +1,17 @@
-//! Group commit: decisions of many requests go to the store in one call.
+//! Group commit: what many requests ask goes to the store in one call.
 //!
 //! Requests put themselves on a list; the wake-up that follows sends all of them at once. While
 //! [`CALLS_MAX`] calls are under way the list waits for one to end, so a slow store makes larger
 //! calls, not more of them.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use super::ended::Ended;
+use super::job::{Asker, Delivery, Job, Ticket};
 use super::key_groups::KeyGroups;
-use crate::host::{CallId, Host, StoreCall, StreamId};
-use crate::policy::{Charge, StorePolicy};
-use crate::store::cluster::{Node, Redirection};
+use crate::host::{CallId, Host, StoreCall};
+use crate::policy::StorePolicy;
+use crate::store::cluster::Node;
 use crate::store::epoch::Known;
 use crate::store::{
     Answer, DECISIONS_MAX, Decision, PIPELINE_CHARGES_MAX, Redirections, ScriptCall, StoreError,
@@ -22,59 +22,18 @@ use crate::units::{Instant, Span};
 /// Calls of one worker to one node that are under way at a time.
 const CALLS_MAX: usize = 8;
 
+/// For how long requests to be charged wait for the end of a call, rather than make another. A store
+/// nearby has answered by then, and a call costs a proxy as much as some ten requests do.
+const PATIENCE: Span = Span::from_millis(2);
+
 /// Decisions that wait for a call. More are not taken: their limits follow `on_store_error`.
-const WAITING_MAX: usize = 16_384;
-
-/// Requests resumed or answered in one callback. The host runs each of them nested in the one
-/// before, on one stack.
-const DELIVERIES_MAX: usize = 64;
-
-/// How often a question is sent again because a Redis Cluster wants it elsewhere or later.
-const DETOURS_MAX: u8 = 4;
+pub(super) const WAITING_MAX: usize = 16_384;
 
 /// Time after its end at which a call that the host has not reported is given up.
 const FORGOTTEN_AFTER: Span = Span::from_secs(1);
 
 /// The shortest timeout that the host does not read as "none".
 const TIMEOUT_MIN: Span = Span::from_millis(1);
-
-/// Who wants to know a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
-    /// A paused request, and what it is to be charged to.
-    Stream(StreamId, Rc<[Charge]>),
-    /// Nobody waits: these are the charges of a limit in shadow mode.
-    Shadow(Rc<[Charge]>),
-    /// The leases of these charges, asked for at this time.
-    Lease(Rc<[Charge]>, Instant),
-    /// Nobody waits: so many units go back.
-    Return(u64),
-    /// Nobody waits: the store is told what is charged to the one charge.
-    Report(Rc<[Charge]>),
-    /// Nobody waits: does the store answer about this group of keys?
-    Probe(usize),
-    /// Nobody waits: which state is the store in?
-    Poll,
-}
-
-/// A decision that is wanted from the store.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) ticket: Ticket,
-    pub(super) decision: Decision,
-}
-
-/// Who wants a decision, and until when.
-#[derive(Clone, Debug)]
-pub(super) struct Ticket {
-    pub(super) asker: Asker,
-    pub(super) deadline: Instant,
-    /// Whether the script was already sent for it; then it is not sent again.
-    pub(super) reloaded: bool,
-    /// How often a Redis Cluster has sent it on, and where to for this once.
-    pub(super) detours: u8,
-    pub(super) detour: Option<Node>,
-}
 
 /// A call that is under way. It lasts until the last of its tickets is over; requests whose own
 /// deadline comes first do not wait for its end.
@@ -87,25 +46,6 @@ struct Call {
     script: ScriptCall,
     sent_at: Instant,
     deadline: Instant,
-}
-
-/// What someone is to hear.
-#[derive(Debug)]
-pub(super) enum Delivery {
-    /// What the store, or its absence, said, and about which group of keys.
-    Answer(Asker, Result<Answer, StoreError>, usize),
-    /// To a request: its leases may be there now, or some of its limits are to be decided without the
-    /// store.
-    GoOn(StreamId, Unanswered),
-}
-
-/// What is to be decided without the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    Nothing,
-    /// Limits of one group of keys.
-    Group(usize),
-    Everything,
 }
 
 /// The jobs of one worker.
@@ -151,11 +91,21 @@ impl GroupCommit {
         if self.waiting.len() >= WAITING_MAX {
             return Err(StoreError::Overloaded);
         }
+        self.wake(host)?;
+        self.waiting.push_back(job);
+        Ok(())
+    }
+
+    /// Asks for a wake-up, where none is on its way.
+    ///
+    /// # Errors
+    ///
+    /// The host will not call back.
+    pub(super) fn wake(&mut self, host: &mut impl Host) -> Result<(), StoreError> {
         if !self.is_woken {
             host.wake().map_err(|_| StoreError::Unreachable)?;
             self.is_woken = true;
         }
-        self.waiting.push_back(job);
         Ok(())
     }
 
@@ -212,6 +162,14 @@ impl GroupCommit {
         for call in made {
             self.make(host, store, call, now);
         }
+    }
+
+    /// Whether a node may be asked to charge requests, which can wait for each other. Where it may not,
+    /// a call is under way that will end.
+    pub(super) fn may_charge(&self, node: Option<&Node>, now: Instant) -> bool {
+        let is_young =
+            |call: &Call| call.node.as_ref() == node && now.since(call.sent_at) < PATIENCE;
+        self.may_call(node, &[]) && !self.calls.iter().any(|(_, call)| is_young(call))
     }
 
     fn may_call(&self, node: Option<&Node>, made: &[Call]) -> bool {
@@ -324,38 +282,14 @@ impl GroupCommit {
         std::mem::take(&mut self.ended)
     }
 
-    /// The deliveries of one callback.
-    pub(super) fn take_ready(&mut self) -> Vec<Delivery> {
-        let count = self.ready.len().min(DELIVERIES_MAX);
-        self.ready.drain(..count).collect()
+    /// The next delivery.
+    pub(super) fn take_ready(&mut self) -> Option<Delivery> {
+        self.ready.pop_front()
     }
 
     /// Whether deliveries are left for another callback.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
-    }
-}
-
-impl Ticket {
-    /// Notes where the store wants its question to go, if that may be done.
-    fn may_go_on(
-        &mut self,
-        groups: &mut KeyGroups,
-        error: StoreError,
-        redirection: Option<Redirection>,
-    ) -> bool {
-        if self.detours >= DETOURS_MAX || !groups.are_spread() {
-            return false;
-        }
-        self.detour = None;
-        match (error, redirection) {
-            (StoreError::TryAgain, _) => {}
-            (StoreError::Moved, Some(redirection)) => groups.follow(&redirection),
-            (StoreError::Ask, Some(redirection)) => self.detour = Some(redirection.node),
-            _ => return false,
-        }
-        self.detours = self.detours.saturating_add(1);
-        true
     }
 }
 

@@ -5,22 +5,20 @@
 
 use std::rc::Rc;
 
-use super::group_commit::{Asker, Delivery, Unanswered};
+use super::job::{Asker, Delivery, Unanswered};
 use super::worker::Worker;
 use crate::host::{Host, StreamId};
 use crate::map::Map;
 use crate::policy::{Charge, Policy};
-use crate::store::leases::LeaseKey;
 use crate::store::{Answer, Decision, LeaseTerms, StoreError};
 use crate::units::Instant;
 
-/// Questions that wait or are under way, by the leases that they are about.
-pub(super) type Questions = Map<Vec<LeaseKey>, Question>;
+/// Questions that wait or are under way, by what they are about.
+pub(super) type Questions = Map<Rc<[Charge]>, Question>;
 
 /// A question for leases.
 #[derive(Debug)]
 pub(super) struct Question {
-    charges: Rc<[Charge]>,
     /// Requests that wait for its answer, the first one first.
     waiting: Vec<StreamId>,
     sent: bool,
@@ -58,19 +56,16 @@ impl Worker {
         charges: &[Charge],
         stream: Option<StreamId>,
     ) -> Result<(), StoreError> {
-        let keys = keys(charges);
-        if !self.questions.contains_key(&keys) {
-            host.wake().map_err(|_| StoreError::Unreachable)?;
+        if let Some(question) = self.questions.get_mut(charges) {
+            // Where an earlier group cannot be asked, the request is here again at once.
+            if question.waiting.last() != stream.as_ref() {
+                question.waiting.extend(stream);
+            }
+            return Ok(());
         }
-        let question = self.questions.entry(keys).or_insert_with(|| Question {
-            charges: charges.into(),
-            waiting: Vec::new(),
-            sent: false,
-        });
-        // Where an earlier group cannot be asked, the request is here again at once.
-        if question.waiting.last() != stream.as_ref() {
-            question.waiting.extend(stream);
-        }
+        host.wake().map_err(|_| StoreError::Unreachable)?;
+        let question = Question { waiting: stream.into_iter().collect(), sent: false };
+        self.questions.insert(charges.into(), question);
         Ok(())
     }
 
@@ -87,12 +82,13 @@ impl Worker {
     pub(super) fn queue_questions(&mut self, now: Instant) {
         let deadline = now.plus(self.store_timeout());
         let mut jobs = Vec::new();
-        for question in self.questions.values_mut().filter(|question| !question.sent) {
+        for (charges, question) in self.questions.iter_mut().filter(|(_, question)| !question.sent)
+        {
             question.sent = true;
             let waiting = u64::try_from(question.waiting.len()).unwrap_or(u64::MAX);
-            let wants = self.leases.ask(&question.charges, waiting, now);
-            let decision = Decision::lease(&question.charges, wants, &self.policy);
-            jobs.push((Asker::Lease(Rc::clone(&question.charges), now), decision));
+            let wants = self.leases.ask(charges, waiting, now);
+            let decision = Decision::lease(charges, wants, &self.policy);
+            jobs.push((Asker::Lease(Rc::clone(charges), now), decision));
         }
         for (asker, decision) in jobs {
             let job = self.job(asker, decision, deadline);
@@ -123,7 +119,7 @@ impl Worker {
             }
             _ => Unanswered::Group(group),
         };
-        let question = self.questions.remove(&keys(charges));
+        let question = self.questions.remove(charges);
         let waiting = question.into_iter().flat_map(|question| question.waiting);
         self.group.add_ready(waiting.map(|stream| Delivery::GoOn(stream, unanswered)));
     }
@@ -153,60 +149,8 @@ impl Worker {
     }
 }
 
-impl Worker {
-    /// Asks the store to charge a request, all of whose charges are of one group of keys.
-    ///
-    /// # Errors
-    ///
-    /// Why nobody will answer.
-    pub(super) fn ask_strictly(
-        &mut self,
-        host: &mut impl Host,
-        stream: StreamId,
-        charges: Rc<[Charge]>,
-        deadline: Instant,
-    ) -> Result<(), StoreError> {
-        let decision = Decision::strict(&charges, &self.policy);
-        let job = self.job(Asker::Stream(stream, charges), decision, deadline);
-        self.add(host, job)
-    }
-
-    /// Sends back what was charged for a request, and noted as granted.
-    pub(super) fn give_back_strict(
-        &mut self,
-        host: &mut impl Host,
-        charges: &[Charge],
-        granted_at_us: u64,
-        now: Instant,
-    ) {
-        for charge in charges {
-            self.ledger.given_back(charge, charge.cost, granted_at_us);
-        }
-        self.return_strict(host, charges, granted_at_us, now);
-    }
-
-    /// Sends back what the store has charged for a request that is not let through after all. Where
-    /// it cannot be sent, the units stay spent.
-    pub(super) fn return_strict(
-        &mut self,
-        host: &mut impl Host,
-        charges: &[Charge],
-        granted_at_us: u64,
-        now: Instant,
-    ) {
-        // All of them were granted together, so they are of one group.
-        let decision = Decision::give_back(charges, granted_at_us, &self.policy);
-        let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
-        let _ = self.add(host, job);
-    }
-}
-
 /// The charge in the terms of the store.
 fn as_charged(charge: &Charge) -> Charge {
     let quota = *LeaseTerms::of(&charge.quota, charge.cost).charged();
     Charge { quota, ..charge.clone() }
-}
-
-fn keys(charges: &[Charge]) -> Vec<LeaseKey> {
-    charges.iter().map(LeaseKey::of).collect()
 }

@@ -7,12 +7,14 @@
 mod auth_failures;
 mod breaker;
 mod charging;
+mod charging_in_store;
 mod decide;
 mod deliver;
 mod ended;
 mod fields;
 mod finish;
 mod group_commit;
+mod job;
 mod judgement;
 mod key_groups;
 mod leasing;

@@ -2,7 +2,7 @@
 
 use super::breaker::PAUSE;
 use super::ended::Ended;
-use super::group_commit::{Asker, Job};
+use super::job::{Asker, Job};
 use super::standing::sits_out;
 use super::worker::Worker;
 use crate::host::Host;

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::group_commit::Asker;
+use super::job::Asker;
 use super::worker::Worker;
 use crate::host::Host;
 use crate::policy::{Charge, OnStateLoss, Policy};

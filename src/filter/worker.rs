@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::charging_in_store::ChargingInStore;
 use super::decide::{Undecided, Waiting};
 use super::group_commit::GroupCommit;
 use super::judgement::Judgement;
@@ -65,6 +66,8 @@ pub struct Worker {
     pub(super) leases: Leases,
     pub(super) ledger: Ledger,
     pub(super) refused: TopRefused,
+    /// Requests that the store is to charge.
+    pub(super) charging: ChargingInStore,
     /// Leases that are being asked for.
     pub(super) questions: Questions,
 }
@@ -100,6 +103,7 @@ impl Worker {
             leases: Leases::new(seed_candidate),
             ledger: Ledger::new(seed_candidate),
             refused: TopRefused::new(&policy.namespace),
+            charging: ChargingInStore::new(seed_candidate),
             questions: seeded(seed_candidate),
             policy,
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::units::Span;
 
 /// How much one subject (everyone, a tenant, a credential) may do at one level of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quota {
     /// At most `requests` units in any interval of the window's length.
     Window(WindowQuota),
@@ -17,7 +17,7 @@ pub enum Quota {
 }
 
 /// A sliding window. The window is never empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WindowQuota {
     /// Units that any interval of the window's length may hold. Zero refuses everything.
     pub requests: u64,
@@ -27,7 +27,7 @@ pub struct WindowQuota {
 
 /// A generic cell rate (leaky bucket as a meter; ITU-T I.371 Annex A). Neither rate nor period is
 /// zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GcraQuota {
     /// Units that come back in every period.
     pub rate: u64,
@@ -38,7 +38,7 @@ pub struct GcraQuota {
 }
 
 /// A cap on requests in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InFlightQuota {
     /// Requests that may be under way at the same time. Zero refuses everything.
     pub requests: u64,

@@ -7,7 +7,7 @@ use super::{
 use crate::limiter::Quota;
 
 /// One level of one limit to which a request is charged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Charge {
     /// The limit's place in the policy.
     pub place: usize,

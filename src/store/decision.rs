@@ -33,7 +33,8 @@ pub struct Decision {
 pub enum Operation {
     /// Charge each its cost if every one has room; else none.
     Decide,
-    /// Where each has room for its cost, grant units ahead of their spending; else none.
+    /// Where each has room for its cost, grant units, for as many requests as every one has room for;
+    /// else none.
     Lease(Vec<Want>),
     /// Take back the costs, which were granted at these times of the store's clock, in
     /// microseconds.
@@ -47,7 +48,7 @@ pub enum Operation {
 /// Units to be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Units that requests wait for: granted as far as there is room.
+    /// Units that requests wait for: granted for as many of them as every charge has room for.
     pub firm: u64,
     /// Units ahead of need: granted out of a quarter of what is then left.
     pub ahead: u64,
@@ -122,10 +123,10 @@ impl Decision {
         Self::about(charges, policy, Operation::Lease(wants), charged)
     }
 
-    /// The question that charges one request, if all levels have room for it.
+    /// The question that charges so many requests, or as many of them as all levels have room for.
     #[must_use]
-    pub fn strict(charges: &[Charge], policy: &Policy) -> Self {
-        let only = |charge: &Charge| Want { firm: charge.cost, ahead: 0 };
+    pub fn strict(charges: &[Charge], requests: u64, policy: &Policy) -> Self {
+        let only = |charge: &Charge| Want { firm: charge.cost.saturating_mul(requests), ahead: 0 };
         let wants = charges.iter().map(only).collect();
         Self::about(charges, policy, Operation::Lease(wants), |charge| charge.quota)
     }
@@ -170,6 +171,16 @@ impl Decision {
             record: record_key(&tag_of(policy, name)),
             known: State::NONE,
         }
+    }
+}
+
+impl Answer {
+    /// How many requests of these costs, in the order of the charges, every level has been charged for.
+    #[must_use]
+    pub fn requests(&self, costs: impl Iterator<Item = u64>) -> u64 {
+        let times =
+            self.units.iter().zip(costs).filter_map(|(units, cost)| units.checked_div(cost));
+        times.min().unwrap_or(0)
     }
 }
 

@@ -271,9 +271,13 @@ impl Answer {
         let charged = match (&decision.operation, self.admitted) {
             (Operation::Decide, true) => charged.all(|(units, charge)| *units == charge.cost),
             (Operation::Lease(wants), true) => {
+                let requests = self.requests(decision.charges.iter().map(|charge| charge.cost));
                 zip(charged, wants).all(|((units, charge), want)| {
-                    let most = charge.cost.max(want.firm).saturating_add(want.ahead);
-                    (charge.cost..=most).contains(units)
+                    let firm = match charge.cost {
+                        0 => want.firm,
+                        cost => cost.saturating_mul(requests).min(cost.max(want.firm)),
+                    };
+                    (charge.cost..=firm.saturating_add(want.ahead)).contains(units)
                 })
             }
             _ => charged.all(|(units, _)| *units == 0),

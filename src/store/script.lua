@@ -8,9 +8,9 @@
 --          "g" cost rate per_us burst      a generic cell rate
 --        with "W" or "G" for a level that holds after a loss, and what the operation adds:
 -- decide   Charges the cost on every key, or on none.
--- lease    adds  firm ahead . Where the cost fits on every key, charges each as many units as it
---          has room for, up to `firm`, and of what is left then a quarter, up to `ahead`; else
---          none.
+-- lease    adds  firm ahead . Where the cost fits on every key, charges each the cost as often as
+--          all of them have room for it, up to `firm`, and of what is left then a quarter, up to
+--          `ahead`; else none.
 -- return   adds  at_us , the clock of a charge. Takes back `cost` units of those charged then, or
 --          what is left of them.
 -- restore  adds five times  at_us units : units that a caller knows to be charged, after a loss.
@@ -521,13 +521,23 @@ local function decide(level, admitted)
   return admitted and level.cost > 0 and charge(level, level.cost) or 0
 end
 
--- Where the cost fits, there is room for it, and never more is granted than there is room for.
-local function lease(level, admitted)
+-- How often a level has room for the cost, where it has, of those times that are wanted.
+local function fitting(level)
+  if level.cost == 0 then
+    return MAX
+  end
+  local room = level.is_window and level.capacity - level.units
+    or floor((level.brim - level.held) / level.per_us)
+  return floor(math.min(room, math.max(level.cost, level[1])) / level.cost)
+end
+
+-- Charges the cost as often as all levels have room for it, and never more than there is room for.
+local function lease(level, admitted, times)
   if not admitted then
     return 0
   end
   local room = left(level)
-  local granted = math.max(level.cost, math.min(room, level[1]))
+  local granted = level.cost > 0 and level.cost * times or math.min(room, level[1])
   granted = granted + math.min(level[2], floor(math.max(0, room - granted) / 4))
   if granted > 0 then
     charge(level, granted)
@@ -573,9 +583,9 @@ local function restore(level)
   return 0
 end
 
--- Runs an operation: what it does to each level, how many numbers it adds, and whether it writes the
--- record in any case.
-local function run(change, extra, must_write)
+-- Runs an operation: what it does to each level, how many numbers it adds, how often one of them may
+-- be charged, and whether the record is written in any case.
+local function run(change, extra, often, must_write)
   local problem, write = open_epoch()
   if problem then
     return problem
@@ -585,12 +595,13 @@ local function run(change, extra, must_write)
   if not levels then
     return problem
   end
-  local admitted, changed, period_us = true, false, 0
+  local admitted, times, changed, period_us = true, MAX, false, 0
   for _, level in ipairs(levels) do
     admitted = admitted and level.fits
+    times = admitted and often and math.min(times, often(level)) or times
   end
   for _, level in ipairs(levels) do
-    level.granted = change(level, admitted)
+    level.granted = change(level, admitted, times)
     changed = changed or level.changed
     period_us = math.max(period_us, level.period_us)
   end
@@ -626,9 +637,9 @@ local name = ARGV[1] == '1' and ARGV[2]
 if #KEYS == 0 or #KEYS > MAX_KEYS + 1 or #KEYS == 1 and name ~= 'poll' then
   return refuse('bad argument')
 elseif name == 'lease' then
-  return run(lease, 2)
+  return run(lease, 2, fitting)
 elseif name == 'decide' or name == 'poll' then
-  return run(decide, 0, name == 'poll')
+  return run(decide, 0, nil, name == 'poll')
 elseif name == 'return' then
   return run(take_back, 1)
 elseif name == 'restore' then

@@ -22,7 +22,7 @@ impl ModelStore {
         let room = self.usage.peek(&self.quota, 0, now).remaining;
         let mut units = 0;
         if self.usage.peek(&self.quota, cost, now).admitted {
-            let firm = cost.max(room.min(want.firm));
+            let firm = cost * (room.min(want.firm) / cost).max(1);
             units = firm + want.ahead.min(room.saturating_sub(firm) / 4);
             self.usage.charge(&self.quota, units, now);
         }

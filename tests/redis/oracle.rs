@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fairshare::limiter::Usage;
+use fairshare::store::Want;
 use fairshare::units::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -207,6 +208,36 @@ fn rsp_1_waiting_for_retry_after_is_enough() {
                 let looked = [charge(&fresh_key(), window(0, 1), 1), charge(&key, quota, cost)];
                 prop_assert!(timed.decide(waited_us, &looked).levels[1].admitted);
             }
+        }
+        Ok(())
+    });
+}
+
+/// Goal: requests that are charged together are those that would be charged one after the other.
+#[test]
+fn a_crowd_is_charged_as_one_after_the_other() {
+    let several = prop::collection::vec(quotas(), 1..4);
+    let crowds = prop::collection::vec((0..3000u64, 1..4u64, 1..12u64), 1..30);
+    check((several, crowds), |timed, (quotas, crowds)| {
+        let together: Vec<String> = quotas.iter().map(|_| fresh_key()).collect();
+        let apart: Vec<String> = quotas.iter().map(|_| fresh_key()).collect();
+        let mut now_us = START_US;
+        for (gap, cost, requests) in crowds {
+            now_us += gap;
+            let lease = |keys: &[String], requests: u64| {
+                let charges = keys.iter().zip(&quotas);
+                let charges: Vec<StoreCharge> =
+                    charges.map(|(key, quota)| charge(key, *quota, cost)).collect();
+                let want = Want { firm: cost * requests, ahead: 0 };
+                (now_us, asked(Operation::Lease(vec![want; charges.len()]), &charges))
+            };
+            let one = timed.decide_all(&[lease(&together, requests)]).remove(0);
+            let singly: Vec<_> = (0..requests).map(|_| lease(&apart, 1)).collect();
+            let singly = timed.decide_all(&singly);
+            let admitted = singly.iter().filter(|answer| answer.admitted).count();
+            let costs = quotas.iter().map(|_| cost);
+            prop_assert_eq!(one.requests(costs), u64::try_from(admitted).unwrap());
+            prop_assert_eq!(&one.levels, &singly.last().unwrap().levels);
         }
         Ok(())
     });

@@ -76,8 +76,7 @@ fn canary_a_store_that_charges_half_of_what_it_grants() {
 
 #[test]
 fn canary_a_strict_limit_that_grants_one_too_many() {
-    let old = "local missing = level.cost - (level.capacity - level.units)";
-    let new = "local missing = level.cost - 1 - (level.capacity - level.units)";
+    let (old, new) = ("capacity = limit,", "capacity = limit + 1,");
     script_is_found(old, new, &["kind: Strict", "units within"]);
 }
 

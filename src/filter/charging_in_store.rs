@@ -1,0 +1,199 @@
+//! Charging requests in the store before they are let through, those of one kind together.
+//!
+//! Whoever is to be charged to the same levels waits in one crowd, and the store is asked once for all
+//! of it: as late as can be, when a call may be made. So the more come, the fewer questions there are
+//! for each of them. They are admitted in the order in which they came.
+
+use std::rc::Rc;
+
+use super::group_commit::WAITING_MAX;
+use super::job::{Asker, Delivery, Unanswered};
+use super::judgement::{Judgement, judge};
+use super::worker::Worker;
+use crate::host::{Host, StreamId};
+use crate::limiter::Verdict;
+use crate::map::{Map, seeded};
+use crate::policy::Charge;
+use crate::store::{Answer, Decision, StoreError};
+use crate::units::{Instant, Span};
+
+/// Requests that the store is to be asked for.
+#[derive(Debug)]
+pub(super) struct ChargingInStore {
+    /// By what they are to be charged to.
+    crowds: Map<Rc<[Charge]>, Crowd>,
+    /// All of them.
+    requests: usize,
+}
+
+/// Requests of one kind, the first to come first.
+#[derive(Debug)]
+struct Crowd {
+    streams: Vec<StreamId>,
+    /// The last one's.
+    deadline: Instant,
+}
+
+/// What the store has charged for requests of one kind.
+#[derive(Debug)]
+pub(super) struct Charged {
+    pub(super) charges: Rc<[Charge]>,
+    pub(super) granted_at_us: u64,
+    /// For how many requests, the first ones.
+    requests: u64,
+    /// What it says about a further one.
+    told: Vec<Verdict>,
+}
+
+impl ChargingInStore {
+    /// Nobody. `seed` should be random.
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { crowds: seeded(seed), requests: 0 }
+    }
+
+    /// Adds a request. Returns whether it is the first of its kind.
+    fn join(&mut self, charges: &[Charge], stream: StreamId, deadline: Instant) -> bool {
+        self.requests = self.requests.saturating_add(1);
+        if let Some(crowd) = self.crowds.get_mut(charges) {
+            crowd.streams.push(stream);
+            crowd.deadline = deadline;
+            return false;
+        }
+        self.crowds.insert(charges.into(), Crowd { streams: vec![stream], deadline });
+        true
+    }
+
+    /// Takes out the crowds that may be asked for.
+    fn take(&mut self, may_ask: impl Fn(&[Charge]) -> bool) -> Vec<(Rc<[Charge]>, Crowd)> {
+        let taken: Vec<_> = self.crowds.extract_if(|charges, _| may_ask(charges)).collect();
+        let requests = taken.iter().map(|(_, crowd)| crowd.streams.len());
+        self.requests = requests.fold(self.requests, usize::saturating_sub);
+        taken
+    }
+}
+
+impl Charged {
+    fn new(charges: Rc<[Charge]>, answer: Answer) -> Self {
+        let requests = answer.requests(charges.iter().map(|charge| charge.cost));
+        Self { charges, granted_at_us: answer.clock_us, requests, told: answer.levels }
+    }
+
+    /// Whether the request at `place` is charged.
+    pub(super) const fn is_admitted(&self, place: u64) -> bool {
+        place < self.requests
+    }
+
+    /// What is said about the request at `place`: where it is charged, as if it had come alone and those
+    /// behind it after it.
+    pub(super) fn judgements(&self, place: u64) -> Vec<Judgement> {
+        let mut judgements = judge(&self.charges, &self.told);
+        if self.is_admitted(place) {
+            let behind = self.requests.saturating_sub(place).saturating_sub(1);
+            for Judgement { charge, verdict } in &mut judgements {
+                let later = behind.saturating_mul(charge.cost);
+                verdict.remaining = verdict.remaining.saturating_add(later);
+                (verdict.admitted, verdict.retry_after) = (true, Span::ZERO);
+            }
+        }
+        judgements
+    }
+}
+
+impl Worker {
+    /// Asks the store to charge a request, all of whose charges are of one group of keys.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody will answer.
+    pub(super) fn ask_strictly(
+        &mut self,
+        host: &mut impl Host,
+        stream: StreamId,
+        (group, charges): (usize, &[Charge]),
+        (deadline, now): (Instant, Instant),
+    ) -> Result<(), StoreError> {
+        if !self.groups.is_asked(group) {
+            return Err(StoreError::GivenUp);
+        }
+        if self.charging.requests >= WAITING_MAX {
+            return Err(StoreError::Overloaded);
+        }
+        if self.group.may_charge(self.groups.node(group).as_ref(), now) {
+            self.group.wake(host)?;
+        }
+        self.charging.join(charges, stream, deadline);
+        Ok(())
+    }
+
+    /// Hands the crowds about which a call may be made to the next one.
+    pub(super) fn queue_charging(&mut self, now: Instant) {
+        let (policy, group, groups) = (Rc::clone(&self.policy), &self.group, &self.groups);
+        let may_ask = |charges: &[Charge]| {
+            let node = charges.first().and_then(|first| groups.node(policy.key_group(first.place)));
+            group.may_charge(node.as_ref(), now)
+        };
+        for (charges, mut crowd) in self.charging.take(may_ask) {
+            crowd.streams.retain(|stream| self.waits(*stream));
+            let requests = u64::try_from(crowd.streams.len()).unwrap_or(u64::MAX);
+            if requests > 0 {
+                let decision = Decision::strict(&charges, requests, &policy);
+                let asker = Asker::Streams(crowd.streams, charges);
+                let job = self.job(asker, decision, crowd.deadline);
+                self.group.add_awake(job);
+            }
+        }
+    }
+
+    /// Takes the store's decision about requests of one kind, or its absence.
+    pub(super) fn on_charged(
+        &mut self,
+        host: &mut impl Host,
+        streams: Vec<StreamId>,
+        charges: Rc<[Charge]>,
+        (result, is_current): (Result<Answer, StoreError>, bool),
+        now: Instant,
+    ) {
+        let Ok(answer) = result else {
+            let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
+            let go_on = |stream| Delivery::GoOn(stream, Unanswered::Group(group));
+            return self.group.add_ready(streams.into_iter().map(go_on));
+        };
+        self.note_granted(host, &charges, &answer, is_current, now);
+        // After a grant as after a refusal, the store says whether a further request would fit.
+        for (charge, told) in charges.iter().zip(&answer.levels) {
+            self.leases.remember(charge, *told, now);
+        }
+        let charged = Rc::new(Charged::new(charges, answer));
+        let told = |(stream, place)| Delivery::Charged(stream, Rc::clone(&charged), place);
+        self.group.add_ready(streams.into_iter().zip(0..).map(told));
+    }
+
+    /// Sends back what was charged for a request, and noted as granted.
+    pub(super) fn give_back_strict(
+        &mut self,
+        host: &mut impl Host,
+        charges: &[Charge],
+        granted_at_us: u64,
+        now: Instant,
+    ) {
+        for charge in charges {
+            self.ledger.given_back(charge, charge.cost, granted_at_us);
+        }
+        self.return_strict(host, charges, granted_at_us, now);
+    }
+
+    /// Sends back what the store has charged for a request that is not let through after all. Where
+    /// it cannot be sent, the units stay spent.
+    fn return_strict(
+        &mut self,
+        host: &mut impl Host,
+        charges: &[Charge],
+        granted_at_us: u64,
+        now: Instant,
+    ) {
+        // All of them were granted together, so they are of one group.
+        let decision = Decision::give_back(charges, granted_at_us, &self.policy);
+        let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
+        let _ = self.add(host, job);
+    }
+}
