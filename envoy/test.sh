@@ -28,6 +28,7 @@ readonly CARGO_DENY_VERSION=0.20.2
 summary=()
 failures=0
 last_status=0
+table='' # The file with the rows that the summary shows.
 
 # === the checks, each a function that fails where something is wrong ===
 
@@ -175,15 +176,19 @@ test_e2e() {
   return $status
 }
 
-# test_containers NAME...: the cases of the fleet in containers. Images that no variable names are made
-# from this machine's programs.
+# test_containers NAME...: the cases of the fleet in containers, whose rows go into the table of the
+# summary. Images that no variable names are made from this machine's programs.
 test_containers() {
-  local images
+  local images log status=0
   if [ -z "${ENVOY_IMAGE:-}" ]; then
     images=$(./envoy/compose/images.sh)
     eval "$images"
   fi
-  cargo test --locked --test containers -- --ignored --nocapture --test-threads 1 "$@"
+  log=$(mktemp)
+  cargo test --locked --test containers -- --ignored --nocapture --test-threads 1 "$@" 2>&1 | tee "$log" || status=$?
+  awk '/^\| / && !seen[$0]++' "$log" >"$table"
+  rm -f "$log"
+  return $status
 }
 
 # The README's demonstration, on other ports.
@@ -274,6 +279,7 @@ run_all() {
 finish() {
   printf '\n=== summary\n'
   printf '%s\n' "${summary[@]}"
+  [ -z "$table" ] || cat "$table"
   if [ "$failures" -gt 0 ]; then
     echo "$failures of ${#summary[@]} failed"
     exit 1
@@ -303,12 +309,14 @@ case ${1:-} in
     run_compat "$@"
     ;;
   compose)
+    table=$(mktemp)
     get_tools
     step "fleet in containers" test_containers compose_
     ;;
   chaos)
     shift
     [ $# -gt 0 ] || set -- chaos_
+    table=$(mktemp)
     get_tools
     step "chaos" test_containers "$@"
     ;;

@@ -1,8 +1,8 @@
 //! The fleet of `envoy/docker-compose.yaml`, each part a host of its own, with its network cut:
 //! `./envoy/test.sh compose` and `./envoy/test.sh chaos`.
 //!
-//! Every scenario prints one line: what was offered and admitted, the worst interval over the limit,
-//! refusals and errors of a tenant that stays within its share, and how long recovery took.
+//! Every scenario prints one row of a table: what was offered and admitted, the worst interval over the
+//! limit, refusals of a tenant that stays within its share, errors, and how long recovery took.
 #![allow(unreachable_pub, reason = "modules of a test")]
 #![allow(
     clippy::expect_used,

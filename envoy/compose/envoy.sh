@@ -10,6 +10,10 @@ cd /fairshare
 . envoy/lib.sh
 
 readonly CONFIGURATION=/tmp/envoy.yaml
+readonly DRAIN_S=1
+# A name that cannot be looked up yet, as may be while containers start, is soon looked up again.
+readonly BY_NAME='    type: STRICT_DNS
+    dns_failure_refresh_rate: {base_interval: 0.2s, max_interval: 1s}'
 
 # Within the container everything may connect to Envoy, and Redis and the upstream have names.
 write_configuration() {
@@ -22,7 +26,7 @@ write_configuration() {
   yaml=${yaml//'pipe: {path: "redis"}'/"socket_address: {address: ${redis%:*}, port_value: ${redis#*:}}"}
   yaml=${yaml//"$loopback"/'socket_address: {address: 0.0.0.0, port_value: '}
   for name in upstream redis; do
-    yaml=${yaml//"- name: $name"$'\n'"    type: STATIC"/"- name: $name"$'\n'"    type: STRICT_DNS"}
+    yaml=${yaml//"- name: $name"$'\n'"    type: STATIC"/"- name: $name"$'\n'"$BY_NAME"}
   done
   printf '%s\n' "$yaml" >"$CONFIGURATION"
 }
@@ -39,7 +43,17 @@ hot_restart() {
   start_envoy
 }
 
+# Has clients go elsewhere before it stops: each answer closes its connection.
+drain() {
+  exec 3<>/dev/tcp/127.0.0.1/9901 || return 0
+  printf 'POST /healthcheck/fail HTTP/1.1\r\nhost: envoy\r\ncontent-length: 0\r\n\r\n' >&3
+  exec 3<&- 3>&-
+  sleep "$DRAIN_S"
+}
+
 stop() {
+  trap '' TERM INT
+  drain
   # shellcheck disable=SC2046 # One word a process.
   kill -TERM $(jobs -p) 2>/dev/null || true
   wait

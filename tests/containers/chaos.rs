@@ -109,7 +109,7 @@ fn chaos_rolling_restart() {
     let (seen, healed) = under_load(&fleet.ports, || {
         for (number, service) in ["envoy-1", "envoy-2"].into_iter().enumerate() {
             sleep(2 * SECOND);
-            fleet.compose(&["restart", "--timeout", "2", service]);
+            fleet.compose(&["restart", "--timeout", "10", service]);
             fleet.wait_for(number);
         }
         let healed = Instant::now();
@@ -118,7 +118,8 @@ fn chaos_rolling_restart() {
     });
     seen.report("rolling restart, deny", Some(healed));
     assert_holds(&seen);
-    assert_eq!(seen.wrong_refusals(), 0);
+    // The store is there all the time, so that no limit has a reason to deny.
+    assert_eq!((seen.wrong_refusals(), seen.server_errors()), (0, 0));
     assert!(seen.recovery(healed) < 2 * SECOND);
 }
 
@@ -134,7 +135,7 @@ fn chaos_hot_restart() {
     });
     seen.report("hot restart, deny", None);
     assert_holds(&seen);
-    assert_eq!(seen.wrong_refusals(), 0);
+    assert_eq!((seen.wrong_refusals(), seen.server_errors()), (0, 0));
 }
 
 /// Redis is killed, and its replica takes over under its name: what the replica had not yet got is

@@ -25,20 +25,44 @@ struct Seen {
     done: Instant,
     /// None where there was no answer at all.
     status: Option<u16>,
+    /// Whether the answer is one of the filter's.
+    by_filter: bool,
 }
 
 /// What all clients saw.
 pub struct Seens(Vec<Seen>);
 
+/// What answers of the filter are.
+const PROBLEM: &str = "application/problem+json";
+
+/// The columns of [`Seens::report`].
+const COLUMNS: [&str; 9] = [
+    "offered",
+    "admitted",
+    "worst / limit",
+    "wrong refusals",
+    "5xx",
+    "the filter's",
+    "unanswered",
+    "slowest",
+    "recovery",
+];
+
 /// Sends requests of two tenants to all ports for as long as `work` runs, and returns its result too.
 pub fn under_load<T>(ports: &[u16], work: impl FnOnce() -> T) -> (Seens, T) {
+    under_load_at("/", ports, work)
+}
+
+/// The same for one path.
+pub fn under_load_at<T>(path: &str, ports: &[u16], work: impl FnOnce() -> T) -> (Seens, T) {
     let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let result = thread::scope(|scope| {
         for port in ports {
             for (tenant, pause) in [(NOISY, 4), (NOISY, 4), (QUIET, 60)] {
                 let (stop, seen) = (&stop, &seen);
                 scope.spawn(move || {
-                    let mine = client(*port, tenant, Duration::from_millis(pause), stop);
+                    let request = Request::get(path).tenant(tenant);
+                    let mine = client(*port, tenant, &request, Duration::from_millis(pause), stop);
                     seen.lock().expect("no client failed").extend(mine);
                 });
             }
@@ -50,8 +74,13 @@ pub fn under_load<T>(ports: &[u16], work: impl FnOnce() -> T) -> (Seens, T) {
     (Seens(seen.into_inner().expect("no client failed")), result)
 }
 
-fn client(port: u16, tenant: &'static str, pause: Duration, stop: &AtomicBool) -> Vec<Seen> {
-    let request = Request::get("/").tenant(tenant);
+fn client(
+    port: u16,
+    tenant: &'static str,
+    request: &Request,
+    pause: Duration,
+    stop: &AtomicBool,
+) -> Vec<Seen> {
     let (mut connection, mut seen) = (None, Vec::new());
     while !stop.load(Ordering::Relaxed) {
         let sent = Instant::now();
@@ -60,13 +89,14 @@ fn client(port: u16, tenant: &'static str, pause: Duration, stop: &AtomicBool) -
             None => Connection::open(port),
         };
         let answer = answer.and_then(|mut open| {
-            let answer = open.send(&request)?;
+            let answer = open.send(request)?;
             if answer.header("connection").is_none_or(|value| value != "close") {
                 connection = Some(open);
             }
-            Ok(answer.status)
+            Ok((answer.status, answer.header("content-type").as_deref() == Some(PROBLEM)))
         });
-        seen.push(Seen { tenant, sent, done: Instant::now(), status: answer.ok() });
+        let (status, by_filter) = answer.map_or((None, false), |(status, by)| (Some(status), by));
+        seen.push(Seen { tenant, sent, done: Instant::now(), status, by_filter });
         sleep(pause);
     }
     seen
@@ -107,6 +137,12 @@ impl Seens {
         self.with_status(|status| status.is_some_and(|status| status >= 500)).count()
     }
 
+    /// Those of them that are the filter's own.
+    pub fn filter_errors(&self) -> usize {
+        let errors = self.with_status(|status| status.is_some_and(|status| status >= 500));
+        errors.filter(|seen| seen.by_filter).count()
+    }
+
     /// Requests without an answer.
     pub fn unanswered(&self) -> usize {
         self.with_status(|status| status.is_none()).count()
@@ -125,28 +161,38 @@ impl Seens {
         answered.map(|seen| seen.done - seen.sent).max().unwrap_or_default()
     }
 
-    /// One line for people.
+    /// One row of the table at the end of a run.
     pub fn report(&self, scenario: &str, healed: Option<Instant>) {
-        let recovery = healed.map_or_else(
-            || "-".to_owned(),
-            |healed| format!("{:.2} s", self.recovery(healed).as_secs_f64()),
-        );
+        let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+        let cells = [
+            self.offered().to_string(),
+            self.admitted().to_string(),
+            format!("{:.3}", self.worst()),
+            self.wrong_refusals().to_string(),
+            self.server_errors().to_string(),
+            self.filter_errors().to_string(),
+            self.unanswered().to_string(),
+            seconds(self.slowest()),
+            healed.map_or("-".to_owned(), |healed| seconds(self.recovery(healed))),
+        ];
         println!(
-            "chaos {scenario:<34} offered {:>6}  admitted {:>5}  worst/limit {:.3}  wrong refusals {}  5xx {}  \
-             unanswered {}  slowest {:.3} s  recovery {recovery}",
-            self.offered(),
-            self.admitted(),
-            self.worst(),
-            self.wrong_refusals(),
-            self.server_errors(),
-            self.unanswered(),
-            self.slowest().as_secs_f64(),
+            "\n{}\n{}",
+            row("scenario", COLUMNS),
+            row(scenario, cells.each_ref().map(|cell| cell.as_str()))
         );
     }
 
     fn with_status(&self, is: impl Fn(Option<u16>) -> bool) -> impl Iterator<Item = Seen> {
         self.0.iter().filter(move |seen| is(seen.status)).copied()
     }
+}
+
+fn row(scenario: &str, cells: [&str; 9]) -> String {
+    let cells = COLUMNS.iter().zip(cells).map(|(column, cell)| {
+        let width = column.len();
+        format!(" {cell:>width$} |")
+    });
+    format!("| {scenario:<38} |{}", cells.collect::<String>())
 }
 
 /// How many of `admitted` certainly lie within the window that begins with the first.
