@@ -25,4 +25,7 @@ mod fleet;
 /// Clients, and what they saw.
 #[path = "containers/load.rs"]
 mod load;
+/// Delays on the way to Redis.
+#[path = "containers/slow_link.rs"]
+mod slow_link;
 mod support;

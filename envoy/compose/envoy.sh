@@ -11,9 +11,6 @@ cd /fairshare
 
 readonly CONFIGURATION=/tmp/envoy.yaml
 readonly DRAIN_S=1
-# A name that cannot be looked up yet, as may be while containers start, is soon looked up again.
-readonly BY_NAME='    type: STRICT_DNS
-    dns_failure_refresh_rate: {base_interval: 0.2s, max_interval: 1s}'
 
 # Within the container everything may connect to Envoy, and Redis and the upstream have names.
 write_configuration() {
@@ -26,7 +23,7 @@ write_configuration() {
   yaml=${yaml//'pipe: {path: "redis"}'/"socket_address: {address: ${redis%:*}, port_value: ${redis#*:}}"}
   yaml=${yaml//"$loopback"/'socket_address: {address: 0.0.0.0, port_value: '}
   for name in upstream redis; do
-    yaml=${yaml//"- name: $name"$'\n'"    type: STATIC"/"- name: $name"$'\n'"$BY_NAME"}
+    yaml=${yaml//"- name: $name"$'\n'"    type: STATIC"/"- name: $name"$'\n'"    type: STRICT_DNS"}
   done
   printf '%s\n' "$yaml" >"$CONFIGURATION"
 }

@@ -1,11 +1,14 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fairshare::store::slot;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
-use crate::load::{LIMIT, Seens, under_load};
+use crate::load::{LIMIT, Seens, under_load, under_load_at};
+use crate::slow_link::SlowLink;
 use crate::support::process::poll_until;
+use crate::support::redis_cluster::RedisCluster;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -20,6 +23,26 @@ fn plugin(on_store_error: &Value) -> Value {
         "exempt": [{"path": "/healthz"}],
         "limits": [limit],
         "store": {"cluster": "fairshare_redis", "timeout": "500ms"},
+    })
+}
+
+/// Such a limit for the paths below `/<shard>`, on each of the first two shards of a Redis Cluster.
+fn plugin_on_two_shards() -> Value {
+    let is_on =
+        |shard, name: &str| RedisCluster::shard(slot(&format!("{{fairshare:{name}}}"))) == shard;
+    let limit = |shard| {
+        let mut names = (0..).map(|number| format!("limit-{number}"));
+        let name = names.find(|name| is_on(shard, name)).expect("a name");
+        json!({
+            "name": name, "scope": "global", "on_store_error": "deny",
+            "match": {"path_prefix": format!("/{shard}")},
+            "tenant": {"requests": LIMIT, "window": "1s"},
+        })
+    };
+    json!({
+        "exempt": [{"path": "/healthz"}],
+        "limits": [limit(0), limit(1)],
+        "store": {"cluster": "fairshare_redis", "topology": "cluster", "timeout": "500ms"},
     })
 }
 
@@ -164,4 +187,67 @@ fn chaos_primary_killed_and_replica_takes_over() {
     assert_eq!(seen.unanswered(), 0);
     // Envoy asks for the name every five seconds.
     assert!(seen.recovery(healed) < 8 * SECOND);
+}
+
+/// A primary of a Redis Cluster vanishes, its replica takes over, and it comes back as a replica: limits
+/// on other shards notice nothing.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_cluster_primary_cut_off_and_replica_takes_over() {
+    let fleet = Fleet::start_on_cluster(&plugin_on_two_shards());
+    let is_primary = |node| fleet.run_in(node, &["redis-cli", "ROLE"]).starts_with("master");
+    let (other, (seen, healed)) = under_load_at("/1", &fleet.ports, || {
+        under_load_at("/0", &fleet.ports, || {
+            sleep(3 * SECOND);
+            fleet.isolate("redis-1");
+            let replicas = ["redis-4", "redis-5", "redis-6"];
+            let takes_over = || replicas.into_iter().any(is_primary).then_some(());
+            assert!(poll_until(20 * SECOND, takes_over).is_some(), "no replica takes over");
+            let healed = Instant::now();
+            sleep(3 * SECOND);
+            fleet.heal("redis-1");
+            sleep(3 * SECOND);
+            healed
+        })
+    });
+    seen.report("primary of a cluster cut off", Some(healed));
+    other.report("the same, limit on another shard", None);
+    for seen in [&seen, &other] {
+        assert_holds(seen);
+        assert_eq!(seen.unanswered(), 0);
+    }
+    assert!(seen.server_errors() > 0, "the cut was not felt");
+    assert!(seen.recovery(healed) < 2 * SECOND);
+    assert_eq!((other.server_errors(), other.wrong_refusals()), (0, 0));
+}
+
+/// The way to Redis becomes slow, and then slower than the timeout: the first costs time alone, and the
+/// second is as if Redis were away.
+#[test]
+#[ignore = "needs Docker: ./envoy/test.sh chaos"]
+fn chaos_delay() {
+    let mut link = None;
+    let fleet = Fleet::start_at(&plugin(&deny()), |fleet| {
+        fleet.compose(&["up", "--detach", "redis"]);
+        let started = link.insert(SlowLink::start((fleet.address("redis"), 6379).into()));
+        format!("host.docker.internal:{}", started.port())
+    });
+    let link = link.expect("a link");
+    // A lease of this limit has a life of 62 ms.
+    for (millis, scenario) in [(15, "0.03 s to Redis and back"), (400, "0.8 s to Redis and back")] {
+        let (seen, healed) = under_load(&fleet.ports, || {
+            sleep(SECOND);
+            link.delay(millis);
+            sleep(4 * SECOND);
+            link.delay(0);
+            let healed = Instant::now();
+            sleep(3 * SECOND);
+            healed
+        });
+        seen.report(&format!("{scenario}, deny"), Some(healed));
+        assert_holds(&seen);
+        assert_eq!((seen.wrong_refusals(), seen.unanswered()), (0, 0));
+        assert_eq!(seen.server_errors() > 0, millis > 250, "the timeout is 0.5 s");
+        assert!(seen.recovery(healed) < 2 * SECOND);
+    }
 }

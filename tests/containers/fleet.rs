@@ -1,4 +1,5 @@
 use std::fs;
+use std::net::IpAddr;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::client::Request;
 use crate::support::ports::free_port;
-use crate::support::process::TempDir;
+use crate::support::process::{TempDir, poll_until};
 use crate::support::tools::{module, repository};
 
 /// How long a container may take to do what it was asked for.
@@ -22,21 +23,44 @@ pub struct Fleet {
     pub ports: [u16; 2],
     admin_ports: [u16; 2],
     pub prometheus_port: u16,
+    /// Where the Envoys find Redis.
+    redis: String,
 }
 
 impl Fleet {
     /// Starts the fleet under `plugin` and waits until both Envoys answer.
     pub fn start(plugin: &Value) -> Self {
+        Self::start_at(plugin, |_| "redis:6379".to_owned())
+    }
+
+    /// The same with a Redis Cluster of three primaries, `redis-1` to `redis-3`, and three replicas.
+    pub fn start_on_cluster(plugin: &Value) -> Self {
+        Self::start_at(plugin, |fleet| {
+            fleet.compose(&["--profile", "cluster", "up", "--detach", "redis-cluster-make"]);
+            let in_step = |replica| {
+                let state = fleet.run_in(replica, &["redis-cli", "INFO", "replication"]);
+                state.contains("master_link_status:up")
+            };
+            let all = || ["redis-4", "redis-5", "redis-6"].into_iter().all(in_step).then_some(());
+            assert!(poll_until(PATIENCE, all).is_some(), "no cluster:\n{}", fleet.logs());
+            "redis-cluster:6379".to_owned()
+        })
+    }
+
+    /// The same with the Redis that `prepare` says, once it is ready.
+    pub fn start_at(plugin: &Value, prepare: impl FnOnce(&Self) -> String) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let fleet = Self {
+        let mut fleet = Self {
             project: format!("fairshare{}x{number}", std::process::id()),
             files: TempDir::new("containers"),
             ports: [free_port(), free_port()],
             admin_ports: [free_port(), free_port()],
             prometheus_port: free_port(),
+            redis: String::new(),
         };
         fs::write(fleet.files.file("plugin.json"), plugin.to_string()).expect("a file");
+        fleet.redis = prepare(&fleet);
         fleet.compose(&["up", "--detach"]);
         for envoy in 0..2 {
             fleet.wait_for(envoy);
@@ -70,6 +94,7 @@ impl Fleet {
         }
         command.args(["--project-name", &self.project, "--file"]).arg(file).args(arguments);
         command.env("FAIRSHARE_PLUGIN", plugin).env("FAIRSHARE_MODULE", module());
+        command.env("FAIRSHARE_REDIS", &self.redis);
         let ports = [
             ("FAIRSHARE_PORT", self.ports[0]),
             ("FAIRSHARE_PORT_2", self.ports[1]),
@@ -115,7 +140,24 @@ impl Fleet {
         }
     }
 
-    /// Ends what [`drop_packets`](Self::drop_packets) began.
+    /// Drops all packets from and to a container: nobody hears of it any more.
+    pub fn isolate(&self, service: &str) {
+        for chain in ["INPUT", "OUTPUT"] {
+            self.iptables(service, &["--append", chain, "--jump", "DROP"]);
+        }
+    }
+
+    /// Where a container is in the network that it shares with Redis.
+    pub fn address(&self, service: &str) -> IpAddr {
+        let network = format!("{}_store", self.project);
+        let format = format!("{{{{(index .NetworkSettings.Networks \"{network}\").IPAddress}}}}");
+        let container = self.container(service);
+        let address =
+            run(Command::new("docker").args(["inspect", "--format", &format, &container]));
+        address.trim().parse().expect("an address")
+    }
+
+    /// Ends what [`drop_packets`](Self::drop_packets) or [`isolate`](Self::isolate) began.
     pub fn heal(&self, service: &str) {
         self.iptables(service, &["--flush"]);
     }
@@ -157,7 +199,8 @@ impl Drop for Fleet {
         if std::thread::panicking() {
             eprintln!("{}", self.logs());
         }
-        self.compose(&["down", "--volumes", "--timeout", "1"]);
+        let profiles = ["--profile", "replica", "--profile", "cluster"];
+        self.compose(&[&profiles[..], &["down", "--volumes", "--timeout", "1"]].concat());
     }
 }
 
