@@ -81,7 +81,7 @@ fn leases_hold_in_every_interleaving_with_two_faults() {
 #[test]
 fn leases_hold_in_every_interleaving_of_three_requests() {
     let protocol = Protocol { cost: 6, requests: 3, faults: 0, ..Protocol::new() };
-    assert_holds(&Protocol { steps: &[19, 321], ..protocol }, &ALL[..3]);
+    assert_holds(&Protocol { steps: &[19, 641], ..protocol }, &ALL[..3]);
 }
 
 /// Goal: a store that does not count grants for one life longer is found out.

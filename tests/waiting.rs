@@ -227,61 +227,6 @@ fn what_waits_is_bounded() {
     assert!(outcomes.iter().skip(16_384).all(|outcome| status(outcome) == 503));
 }
 
-/// Sends requests of as many tenants that nobody has seen, at once. Returns how many pass.
-fn from_new_tenants(process: &mut Process, redis: &Redis, group: &str, count: usize) -> usize {
-    for number in 0..count {
-        start(process, &format!("{group}{number}"));
-    }
-    // Each of them has waked the worker.
-    (0..count).map(|_| passed(&process.run(&mut |body| Ok(redis.exchange(body))))).sum()
-}
-
-/// Goal: however many ask for a shared level at once, because each of them also needs a lease of its
-/// own, it is asked for ahead of need once; so other nodes find room.
-#[test]
-fn cold_tenants_leave_room_in_a_shared_level() {
-    let redis = Redis::start();
-    let plugin = json!({
-        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
-                    "shared": {"requests": 6400, "window": "10s"},
-                    "tenant": {"requests": 100, "window": "10s"}}],
-        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
-    });
-    let [mut one, mut other] =
-        [(); 2].map(|()| Process::new(&plugin.to_string(), 1).expect("a configuration"));
-    assert_eq!(from_new_tenants(&mut one, &redis, "a", 200), 200);
-    let shared = redis.get("{fairshare}:1:fleet:s").expect("usage");
-    let charged: u64 = shared.split(' ').nth(3).and_then(|units| units.parse().ok()).unwrap();
-    // One for each of them, once a 64th ahead, and then, in view of such demand, an eighth.
-    assert!((200..=1100).contains(&charged), "{charged} units for 200 requests");
-    assert_eq!(from_new_tenants(&mut other, &redis, "b", 200), 200);
-}
-
-/// Goal: where a small level's only unit is granted to a request that has gone away, it is there for
-/// another one as soon as it is back, not after a whole window.
-#[test]
-fn a_unit_that_went_back_is_there_for_the_next_request() {
-    let redis = Redis::start();
-    let mut plugin = plugin("leased");
-    plugin["limits"] = json!([{"name": "fleet", "scope": "global", "on_store_error": "deny",
-                               "shared": {"requests": 1, "window": "1h"}}]);
-    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
-    let mut store = |body: &[u8]| Ok(redis.exchange(body));
-    let (gone, outcome) = start(&mut process, "acme");
-    assert_eq!(outcome, Outcome::Waits);
-    process.wake();
-    process.end(gone);
-    process.run(&mut store);
-    for _ in 0..25 {
-        process.advance(Span::from_millis(100));
-        process.tick();
-        process.run(&mut store);
-    }
-    assert_eq!(process.metrics_with(&["fairshare_lease_units", "returned"]), 1);
-    start(&mut process, "acme");
-    assert_eq!(passed(&process.run(&mut store)), 1);
-}
-
 /// Goal: a request that goes on without one group of keys asks for the next one once.
 #[test]
 fn a_group_that_is_given_up_does_not_double_the_next_question() {

@@ -19,7 +19,7 @@ pub fn run(bytes: &[u8]) {
         .map(|_| match bytes.below(6) {
             0 => Decision::decide(&leased, &policy),
             1 => Decision::strict(&leased, u64::from(bytes.byte() % 4), &policy),
-            2 => Decision::give_back(&leased, bytes.number(), &policy),
+            2 => Decision::give_back(&leased, vec![bytes.number(); leased.len()], &policy),
             3 => Decision::restore(&leased[0], [Part::default(); PARTS_MAX], &policy),
             4 => Decision::poll(&Known::new("", 0, record_key("{f}"))),
             _ => {

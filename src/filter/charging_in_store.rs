@@ -192,7 +192,8 @@ impl Worker {
         now: Instant,
     ) {
         // All of them were granted together, so they are of one group.
-        let decision = Decision::give_back(charges, granted_at_us, &self.policy);
+        let times = vec![granted_at_us; charges.len()];
+        let decision = Decision::give_back(charges, times, &self.policy);
         let job = self.job(Asker::Return(0), decision, now.plus(self.store_timeout()));
         let _ = self.add(host, job);
     }

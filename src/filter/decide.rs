@@ -10,8 +10,8 @@ use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
 use crate::store::StoreError;
-use crate::store::lease::Spend;
 use crate::store::leases::LeaseOutcome;
+use crate::store::parcel::Spend;
 use crate::units::Instant;
 
 /// A request whose global limits are being decided. It holds nothing of the node's meanwhile: what
@@ -90,9 +90,11 @@ impl Worker {
         self.unspend_late(&mut waiting, now);
         while waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
-                LeaseOutcome::Admitted(verdicts, spends) => {
+                LeaseOutcome::Admitted(verdicts, spends, low) => {
                     waiting.spent = Some((judge(&waiting.leased, &verdicts), spends));
-                    self.ask_if_low(host, &waiting.leased, now);
+                    if low {
+                        self.refill(host, &waiting.leased, now);
+                    }
                 }
                 LeaseOutcome::Refused(verdicts) => {
                     let judgements = judge(&waiting.leased, &verdicts);

@@ -24,6 +24,16 @@ pub(super) struct Question {
     sent: bool,
 }
 
+/// What goes back to one group of keys.
+#[derive(Default)]
+struct Leftovers {
+    group: usize,
+    /// Their costs are what goes back, and the times when it was granted.
+    charges: Vec<Charge>,
+    times: Vec<u64>,
+    units: u64,
+}
+
 impl Worker {
     /// Asks for leases, or joins those who have asked. Each group of keys is asked by itself, and the
     /// stream waits for the first one: then it comes back for the next, which is there already or is
@@ -71,10 +81,10 @@ impl Worker {
 
     /// Asks for more before what is there runs out. Nobody waits for it, so nothing is lost where
     /// it cannot be asked.
-    pub(super) fn ask_if_low(&mut self, host: &mut impl Host, charges: &[Charge], now: Instant) {
-        let low = self.leases.low(charges, now);
-        if !low.is_empty() {
-            let _ = self.ask(host, &low, None);
+    pub(super) fn refill(&mut self, host: &mut impl Host, charges: &[Charge], now: Instant) {
+        let refillable = self.leases.refillable(charges, now);
+        if !refillable.is_empty() {
+            let _ = self.ask(host, &refillable, None);
         }
     }
 
@@ -133,17 +143,31 @@ impl Worker {
         }
     }
 
-    /// Sends back what nobody needs.
+    /// Sends back what nobody needs, in one message for each group of keys.
     pub(super) fn return_leftovers(&mut self, now: Instant) {
         let policy: Rc<Policy> = Rc::clone(&self.policy);
         let deadline = now.plus(self.store_timeout());
         let groups = &self.groups;
         let is_asked = |charge: &Charge| groups.is_asked(policy.key_group(charge.place));
+        let mut messages: Vec<Leftovers> = Vec::new();
         for (charge, parcel) in self.leases.leftovers(now, is_asked) {
             let charge = Charge { cost: parcel.units, ..as_charged(&charge) };
             self.ledger.given_back(&charge, parcel.units, parcel.granted_at_us);
-            let decision = Decision::give_back(&[charge], parcel.granted_at_us, &policy);
-            let job = self.job(Asker::Return(parcel.units), decision, deadline);
+            let group = policy.key_group(charge.place);
+            let known = messages.iter().position(|message| message.group == group);
+            let place = known.unwrap_or(messages.len());
+            if known.is_none() {
+                messages.push(Leftovers { group, ..Leftovers::default() });
+            }
+            if let Some(message) = messages.get_mut(place) {
+                message.units = message.units.saturating_add(parcel.units);
+                message.times.push(parcel.granted_at_us);
+                message.charges.push(charge);
+            }
+        }
+        for Leftovers { charges, times, units, .. } in messages {
+            let decision = Decision::give_back(&charges, times, &policy);
+            let job = self.job(Asker::Return(units), decision, deadline);
             self.group.add_awake(job);
         }
     }

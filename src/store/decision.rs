@@ -131,10 +131,9 @@ impl Decision {
         Self::about(charges, policy, Operation::Lease(wants), |charge| charge.quota)
     }
 
-    /// The message that the costs of `charges`, granted at `granted_at_us`, are not needed.
+    /// The message that the costs of `charges`, granted at `times` of the store's clock, are not needed.
     #[must_use]
-    pub fn give_back(charges: &[Charge], granted_at_us: u64, policy: &Policy) -> Self {
-        let times = vec![granted_at_us; charges.len()];
+    pub fn give_back(charges: &[Charge], times: Vec<u64>, policy: &Policy) -> Self {
         Self::about(charges, policy, Operation::Return(times), |charge| charge.quota)
     }
 

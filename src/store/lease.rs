@@ -10,6 +10,7 @@
 
 use super::Want;
 use super::lease_terms::LeaseTerms;
+use super::parcel::{Parcel, Spend};
 use crate::limiter::{Quota, Verdict};
 use crate::units::{Instant, Span};
 
@@ -43,26 +44,6 @@ pub struct Lease {
     last_used: Instant,
 }
 
-/// Units that were granted together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parcel {
-    /// Units not yet spent.
-    pub units: u64,
-    /// When the store granted them, on its own clock in microseconds.
-    pub granted_at_us: u64,
-    /// The time from which they may not be spent any more.
-    expires_at: Instant,
-}
-
-/// Units that a request spent, and the parcel that they came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spend {
-    granted_at_us: u64,
-    units: u64,
-    /// The first time at which any of the request's units are over.
-    expires_at: Instant,
-}
-
 /// What a lease says to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseVerdict {
@@ -72,14 +53,6 @@ pub enum LeaseVerdict {
     Refused(Verdict),
     /// The store is to be asked.
     Short,
-}
-
-impl Spend {
-    /// Whether it is too late to let the request through with it.
-    #[must_use]
-    pub fn is_over(&self, now: Instant) -> bool {
-        self.expires_at <= now
-    }
 }
 
 impl Lease {
@@ -167,16 +140,40 @@ impl Lease {
     }
 
     /// Whether more should be asked for although there are units: less than a quarter of the newest
-    /// parcel's life is left, or few units are.
+    /// parcel's life is left, or fewer units are than half of what is needed for one.
     #[must_use]
     pub fn is_low(&self, now: Instant) -> bool {
-        let Some(newest) = self.parcels.last() else { return self.terms.ahead() };
+        self.takes_more(now) && (self.is_old(now) || !self.lasts(2, now))
+    }
+
+    /// Whether more may be asked for, if others of the same request are low: one question for all of
+    /// them costs less than one for each. There is room for a quarter of a life at least.
+    #[must_use]
+    pub fn joins(&self, now: Instant) -> bool {
+        self.takes_more(now) && (self.is_old(now) || !self.lasts(1, now))
+    }
+
+    fn takes_more(&self, now: Instant) -> bool {
+        self.terms.ahead() && self.questions == 0 && !self.is_refused(now)
+    }
+
+    fn is_old(&self, now: Instant) -> bool {
         let quarter = Span::from_nanos(self.terms.life().as_nanos().checked_div(4).unwrap_or(0));
-        let old = newest.expires_at.since(now) < quarter;
-        self.terms.ahead()
-            && self.questions == 0
-            && !self.is_refused(now)
-            && (old || self.units(now) < self.ahead(now) / 2)
+        self.parcels.last().is_none_or(|newest| newest.expires_at.since(now) < quarter)
+    }
+
+    /// Whether the units last for one part in `parts` of a life, or for as much as is asked for at most.
+    /// It is [`ahead`](Self::ahead) without its division, because every request wants to know.
+    fn lasts(&self, parts: u64, now: Instant) -> bool {
+        let units = self.units(now).saturating_add(1).saturating_mul(parts);
+        let elapsed = now.since(self.asked_at).as_nanos();
+        let needed = self.spent.saturating_mul(self.terms.life().as_nanos());
+        units > self.most() || units.saturating_mul(elapsed) > needed
+    }
+
+    /// The most units that are asked for ahead of need.
+    fn most(&self) -> u64 {
+        self.quota.capacity().checked_div(LARGEST_SHARE).unwrap_or(0).max(1)
     }
 
     /// What to ask for, where requests that cost `firm` units together wait. Who else asks before that
@@ -217,24 +214,21 @@ impl Lease {
         if self.parcels.len() >= PARCELS_MAX {
             let first = self.parcels.remove(0);
             if let Some(next) = self.parcels.first_mut() {
-                // Granted and over as early as either, which frees nothing too early.
-                next.units = next.units.saturating_add(first.units);
-                next.granted_at_us = next.granted_at_us.min(first.granted_at_us);
-                next.expires_at = next.expires_at.min(first.expires_at);
+                *next = next.with(first);
             }
         }
         self.parcels.push(Parcel { units, granted_at_us: clock_us, expires_at });
     }
 
-    /// Takes out what can go back to the store: units that have expired, and all of them where
-    /// nobody has spent any for `idle`.
-    pub fn leftovers(&mut self, idle: Span, now: Instant) -> Vec<Parcel> {
+    /// Takes out what can go back to the store, as one parcel: units that have expired, and all of
+    /// them where nobody has spent any for `idle`.
+    pub fn leftovers(&mut self, idle: Span, now: Instant) -> Option<Parcel> {
         let unused = self.last_used.plus(idle) <= now;
         let (over, kept) =
             self.parcels.iter().partition(|parcel| unused || parcel.expires_at <= now);
         self.parcels = kept;
         let over: Vec<Parcel> = over;
-        over.into_iter().filter(|parcel| parcel.units > 0).collect()
+        over.into_iter().filter(|parcel| parcel.units > 0).reduce(Parcel::with)
     }
 
     /// When it was last asked for or spent from.
@@ -274,10 +268,9 @@ impl Lease {
             .saturating_mul(u128::from(self.terms.life().as_nanos()))
             .div_ceil(elapsed);
         let first = capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1);
-        let most = capacity.checked_div(LARGEST_SHARE).unwrap_or(0).max(1);
         match self.told {
             None => first,
-            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX).min(most),
+            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX).min(self.most()),
         }
     }
 }
@@ -318,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_parcel_lives_from_before_it_was_asked_for() {
-        let mut lease = Lease::new(window(100, 1600), 1);
+        let mut lease = Lease::new(window(100, 3200), 1);
         lease.take(10, 7, told(0), at(0), at(40));
         assert_eq!(lease.units(at(99)), 10);
         assert_eq!(lease.units(at(100)), 0);
@@ -327,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_remembered_until_it_could_pass() {
-        let mut lease = Lease::new(window(100, 1600), 1);
+        let mut lease = Lease::new(window(100, 3200), 1);
         lease.take(0, 7, told(300), at(0), at(10));
         assert!(matches!(lease.peek(1, at(309)), LeaseVerdict::Refused(verdict)
             if verdict.retry_after == Span::from_millis(1)));
@@ -336,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_ahead_follows_demand() {
-        let mut lease = Lease::new(window(6400, 1600), 1);
+        let mut lease = Lease::new(window(6400, 3200), 1);
         assert_eq!(lease.ask(1, at(0)), Want { firm: 1, ahead: 100 });
         lease.take(101, 7, told(0), at(0), at(1));
         for _ in 0..50 {
@@ -352,7 +345,7 @@ mod tests {
     /// Goal: however many answers come at once, parcels are few, and nothing that they granted is lost.
     #[test]
     fn parcels_are_bounded_and_keep_their_units() {
-        let mut lease = Lease::new(window(6400, 1600), 1);
+        let mut lease = Lease::new(window(6400, 3200), 1);
         for clock_us in 1..=100 {
             lease.take(2, clock_us, told(0), at(clock_us / 20), at(10));
         }
@@ -360,7 +353,7 @@ mod tests {
         assert_eq!(lease.units(at(99)), 200);
         // What was joined is as old as the oldest of it.
         let back = lease.leftovers(Span::from_secs(1), at(100));
-        assert_eq!(back.first().map(|parcel| parcel.granted_at_us), Some(1));
+        assert_eq!(back.map(|parcel| parcel.granted_at_us), Some(1));
         assert!(lease.units(at(100)) <= 2 * 3);
     }
 
@@ -376,15 +369,12 @@ mod tests {
 
     #[test]
     fn what_is_not_spent_can_go_back() {
-        let mut lease = Lease::new(window(100, 1600), 1);
+        let mut lease = Lease::new(window(100, 3200), 1);
         lease.take(10, 7, told(0), at(0), at(1));
         lease.spend(4, at(2));
-        assert_eq!(lease.leftovers(Span::from_secs(1), at(50)), vec![]);
+        assert_eq!(lease.leftovers(Span::from_secs(1), at(50)), None);
         let back = lease.leftovers(Span::from_secs(1), at(100));
-        assert_eq!(
-            back.iter().map(|parcel| (parcel.units, parcel.granted_at_us)).collect::<Vec<_>>(),
-            [(6, 7)]
-        );
+        assert_eq!(back.map(|parcel| (parcel.units, parcel.granted_at_us)), Some((6, 7)));
         assert!(lease.is_blank(at(100)));
     }
 }

@@ -4,7 +4,7 @@ use crate::limiter::{GcraQuota, Quota, WindowQuota};
 use crate::units::Span;
 
 /// Parts of a level's period for which a parcel lasts.
-const LIVES_PER_PERIOD: u64 = 16;
+const LIVES_PER_PERIOD: u64 = 32;
 
 /// The longest life of a parcel: even where windows are long, what is not needed goes back soon.
 const LIFE_MAX: Span = Span::from_secs(5);
@@ -100,19 +100,19 @@ mod tests {
 
     #[test]
     fn the_store_counts_a_window_for_one_life_longer() {
-        let terms = LeaseTerms::of(&window(100, 1600), 1);
+        let terms = LeaseTerms::of(&window(100, 3200), 1);
         assert_eq!(terms.life, Span::from_millis(100));
-        assert_eq!(terms.charged, window(100, 1700));
-        let gcra = GcraQuota { rate: 100, per: Span::from_secs(1), burst: 160 };
+        assert_eq!(terms.charged, window(100, 3300));
+        let gcra = GcraQuota { rate: 100, per: Span::from_secs(1), burst: 320 };
         let terms = LeaseTerms::of(&Quota::Gcra(gcra), 1);
-        assert_eq!(terms.charged, Quota::Gcra(GcraQuota { burst: 150, ..gcra }));
+        assert_eq!(terms.charged, Quota::Gcra(GcraQuota { burst: 310, ..gcra }));
     }
 
     /// Goal: however long a unit is spent after it was granted, a small level's replies are in time at
     /// the default timeout, and a long window pays little.
     #[test]
     fn small_levels_last_for_a_reply() {
-        for (millis, life) in [(100, 60), (1_600, 100), (60_000, 1_000)] {
+        for (millis, life) in [(100, 60), (3_200, 100), (60_000, 1_000)] {
             let terms = LeaseTerms::of(&window(5, millis), 1);
             assert_eq!(terms.life(), Span::from_millis(life), "{millis}");
             assert_eq!(terms.charged, window(5, millis + life));

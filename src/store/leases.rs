@@ -1,7 +1,8 @@
 //! All leases of one worker, by level of limit and subject.
 
-use super::Want;
-use super::lease::{Lease, LeaseVerdict, Parcel, Spend};
+use super::lease::{Lease, LeaseVerdict};
+use super::parcel::{Parcel, Spend};
+use super::{CHARGES_MAX, Want};
 use crate::limiter::Verdict;
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
@@ -16,9 +17,9 @@ const CANDIDATES: usize = 8;
 /// Where nobody has spent any for so long, units go back.
 const IDLE: Span = Span::from_secs(1);
 
-/// Leases whose parcels go back in one go: a pipeline of them. The next go begins behind them, so each
-/// has its turn.
-const RETURNS_MAX: usize = 256;
+/// Leases of which units go back in one go, as one message. The next go begins behind them, so each has
+/// its turn.
+const RETURNS_MAX: usize = CHARGES_MAX;
 
 /// Whose lease it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,8 +47,8 @@ struct Held {
 /// What leases say to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOutcome {
-    /// Every level had units, and they are spent.
-    Admitted(Vec<Verdict>, Vec<Spend>),
+    /// Every level had units, and they are spent. Some level may be running low.
+    Admitted(Vec<Verdict>, Vec<Spend>, bool),
     /// Some level has none, and the store has said until when. Nothing is spent.
     Refused(Vec<Verdict>),
     /// The store is to be asked about these. Nothing is spent.
@@ -107,13 +108,14 @@ impl Leases {
         if !short.is_empty() {
             return LeaseOutcome::Short(short);
         }
-        let mut spends = Vec::with_capacity(charges.len());
+        let (mut spends, mut low) = (Vec::with_capacity(charges.len()), false);
         for charge in charges {
             if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
                 spends.push(held.lease.spend(charge.cost, now));
+                low |= held.lease.is_low(now);
             }
         }
-        LeaseOutcome::Admitted(verdicts, spends)
+        LeaseOutcome::Admitted(verdicts, spends, low)
     }
 
     /// Notes that a request was let through with what [`decide`](Self::decide) spent on it.
@@ -132,13 +134,13 @@ impl Leases {
         }
     }
 
-    /// The charges whose leases are running low.
+    /// The charges for which to ask ahead of need, where one of them is running low.
     #[must_use]
-    pub fn low(&self, charges: &[Charge], now: Instant) -> Vec<Charge> {
-        let is_low = |charge: &&Charge| {
-            self.table.get(&LeaseKey::of(charge)).is_some_and(|held| held.lease.is_low(now))
+    pub fn refillable(&self, charges: &[Charge], now: Instant) -> Vec<Charge> {
+        let joins = |charge: &&Charge| {
+            self.table.get(&LeaseKey::of(charge)).is_some_and(|held| held.lease.joins(now))
         };
-        charges.iter().filter(is_low).cloned().collect()
+        charges.iter().filter(joins).cloned().collect()
     }
 
     /// What to ask for, where `waiting` requests wait for these charges.
@@ -194,19 +196,17 @@ impl Leases {
         now: Instant,
         may_return: impl Fn(&Charge) -> bool,
     ) -> Vec<(Charge, Parcel)> {
-        let (mut over, mut leases, mut seen) = (Vec::new(), 0usize, 0usize);
+        let (mut over, mut seen) = (Vec::new(), 0usize);
         let start = if self.turn < self.table.len() { self.turn } else { 0 };
         for Held { charge, lease } in self.table.values_mut().skip(start) {
-            if leases >= RETURNS_MAX {
+            if over.len() >= RETURNS_MAX {
                 break;
             }
             seen = seen.saturating_add(1);
             if !may_return(charge) {
                 continue;
             }
-            let parcels = lease.leftovers(IDLE, now);
-            leases = leases.saturating_add(usize::from(!parcels.is_empty()));
-            over.extend(parcels.into_iter().map(|parcel| (charge.clone(), parcel)));
+            over.extend(lease.leftovers(IDLE, now).map(|parcel| (charge.clone(), parcel)));
         }
         self.turn = start.saturating_add(seen);
         self.table.retain(|_, held| !held.lease.is_blank(now));

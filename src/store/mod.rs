@@ -24,6 +24,7 @@ pub mod mode_board;
 pub mod node;
 pub mod numbers;
 mod overflow;
+pub mod parcel;
 mod pipeline;
 mod record;
 mod resp;

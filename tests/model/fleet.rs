@@ -197,8 +197,8 @@ impl State {
     pub(crate) fn give_back(&mut self) {
         for (text, worker) in &mut self.workers {
             let over = worker.lease.leftovers(IDLE, self.now);
-            self.returned |= !over.is_empty();
-            for parcel in over {
+            self.returned |= over.is_some();
+            if let Some(parcel) = over {
                 worker.returns.push((parcel.units, parcel.granted_at_us));
                 self.left -= i64::try_from(parcel.units).unwrap();
             }

@@ -77,11 +77,11 @@ pub(crate) const CONSERVATION: &str = "units are conserved";
 pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
 impl Protocol {
-    /// The protocol as it is, for a window of 16 requests in 320 ms: the smallest that is leased ahead
+    /// The protocol as it is, for a window of 16 requests in 640 ms: the smallest that is leased ahead
     /// of need. A lease lives for 20 ms, so units that are granted at 0 are spent at 19 at the
-    /// latest, and others may be granted from 340 on.
+    /// latest, and others may be granted from 660 on.
     pub(crate) fn new() -> Self {
-        let window = Span::from_millis(320);
+        let window = Span::from_millis(640);
         let quota = Quota::Window(WindowQuota { requests: 16, window });
         Self {
             nodes: 2,
@@ -91,7 +91,7 @@ impl Protocol {
             cost: 9,
             requests: 2,
             faults: 2,
-            steps: &[19, 302, 19],
+            steps: &[19, 622, 19],
             takes_any_reply: false,
         }
     }
@@ -137,7 +137,7 @@ impl Model for Protocol {
         }
         if let Some(millis) = self.steps.get(state.ticks).copied().filter(|_| state.requests > 0) {
             let later = state.now.plus(Span::from_millis(millis));
-            let over = |worker: &Worker| !worker.lease.clone().leftovers(IDLE, later).is_empty();
+            let over = |worker: &Worker| worker.lease.clone().leftovers(IDLE, later).is_some();
             let chores = state.workers.iter().any(|(_, worker)| over(worker));
             actions.push(Action::Pass { millis, chores: false });
             actions.extend(chores.then_some(Action::Pass { millis, chores: true }));

@@ -62,7 +62,7 @@ impl Bound {
         }
         // Each time that the store's clock jumps, one limit more may pass.
         bound.units *= 1 + world.network.clock.jumps;
-        bound.life = (bound.period / 16).clamp(LIFE_MIN, LIFE_MAX);
+        bound.life = (bound.period / 32).clamp(LIFE_MIN, LIFE_MAX);
         let holds = limit.on_state_loss == OnStateLoss::Hold;
         let (key, period) = (world.fleet.key(place, tenant), bound.period + bound.life);
         bound.forgotten = world.network.books.forgotten(&key, period, holds);

@@ -127,7 +127,7 @@ fn calls(world: &World<'_>) -> Vec<String> {
     // A request asks for its leases and for what is strict, and gives the latter back. A lease asks
     // ahead of need twice in its life, and goes back in at most as many parcels as it asked for.
     let asked = 3 * count(world.requests.len()) * (1 + count(plan.limits.len()));
-    let shortest = plan.limits.iter().map(|limit| limit.period_ms / 16).min().unwrap_or(0).max(20);
+    let shortest = plan.limits.iter().map(|limit| limit.period_ms / 32).min().unwrap_or(0).max(20);
     let lives = world.now / MILLI / shortest + 1;
     let ahead = 4 * lives * members * (1 + tenants) * count(plan.limits.len());
     let probes = world.now / (200 * MILLI) * members;

@@ -79,7 +79,7 @@ impl Plan {
         let nodes = rng.pick(&[1, 2, 2, 3]);
         let workers = rng.pick(&[1, 2, 2, 3]);
         let timeout = rng.pick(&[20, 50, 100, 300]) * MILLI;
-        let period_ms = rng.pick(&[100, 200, 320, 400, 1000, 2000]);
+        let period_ms = rng.pick(&[100, 200, 640, 800, 1000, 2000]);
         let limits: Vec<LimitPlan> =
             (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| LimitPlan::of(&rng, period_ms)).collect();
         let duration = (rng.within(2, 6) * period_ms * MILLI).max(600 * MILLI);
@@ -137,7 +137,7 @@ impl LimitPlan {
 
     /// Whether a level of this capacity is leased ahead of need.
     pub const fn asks_ahead(&self, capacity: u64) -> bool {
-        capacity >= 16 && self.period_ms >= 320
+        capacity >= 16 && self.period_ms >= 640
     }
 
     /// The limit as a later configuration has it.

@@ -1,0 +1,125 @@
+//! What workers lease ahead of need, and what goes back.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and they do have a clock"
+)]
+
+mod fake_host;
+mod support;
+
+use fairshare::host::StreamId;
+use fairshare::units::Span;
+use fake_host::{Outcome, Process};
+use serde_json::json;
+use support::redis::Redis;
+
+/// A request of `tenant` comes.
+fn start(process: &mut Process, tenant: &str) -> (StreamId, Outcome) {
+    process.start(&[(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())])
+}
+
+fn passed(outcomes: &[(StreamId, Outcome)]) -> usize {
+    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Passed(_))).count()
+}
+
+/// Sends requests of as many tenants that nobody has seen, at once. Returns how many pass.
+fn from_new_tenants(process: &mut Process, redis: &Redis, group: &str, count: usize) -> usize {
+    for number in 0..count {
+        start(process, &format!("{group}{number}"));
+    }
+    // Each of them has waked the worker.
+    (0..count).map(|_| passed(&process.run(&mut |body| Ok(redis.exchange(body))))).sum()
+}
+
+/// Goal: however many ask for a shared level at once, because each of them also needs a lease of its
+/// own, it is asked for ahead of need once; so other nodes find room.
+#[test]
+fn cold_tenants_leave_room_in_a_shared_level() {
+    let redis = Redis::start();
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                    "shared": {"requests": 6400, "window": "10s"},
+                    "tenant": {"requests": 100, "window": "10s"}}],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    let [mut one, mut other] =
+        [(); 2].map(|()| Process::new(&plugin.to_string(), 1).expect("a configuration"));
+    assert_eq!(from_new_tenants(&mut one, &redis, "a", 200), 200);
+    let shared = redis.get("{fairshare}:1:fleet:s").expect("usage");
+    let charged: u64 = shared.split(' ').nth(3).and_then(|units| units.parse().ok()).unwrap();
+    // One for each of them, once a 64th ahead, and then, in view of such demand, an eighth.
+    assert!((200..=1100).contains(&charged), "{charged} units for 200 requests");
+    assert_eq!(from_new_tenants(&mut other, &redis, "b", 200), 200);
+}
+
+/// Goal: where a small level's only unit is granted to a request that has gone away, it is there for
+/// another one as soon as it is back, not after a whole window.
+#[test]
+fn a_unit_that_went_back_is_there_for_the_next_request() {
+    let redis = Redis::start();
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                    "shared": {"requests": 1, "window": "1h"}}],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let mut store = |body: &[u8]| Ok(redis.exchange(body));
+    let (gone, outcome) = start(&mut process, "acme");
+    assert_eq!(outcome, Outcome::Waits);
+    process.wake();
+    process.end(gone);
+    process.run(&mut store);
+    for _ in 0..25 {
+        process.advance(Span::from_millis(100));
+        process.tick();
+        process.run(&mut store);
+    }
+    assert_eq!(process.metrics_with(&["fairshare_lease_units", "returned"]), 1);
+    start(&mut process, "acme");
+    assert_eq!(passed(&process.run(&mut store)), 1);
+}
+
+/// Goal: levels whose leases last for different times share their questions, and what is left of them goes
+/// back in one message.
+#[test]
+fn leases_of_all_levels_are_refilled_and_go_back_together() {
+    let redis = Redis::start();
+    redis.age("fairshare");
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                    "shared": {"requests": 64_000, "window": "6400ms"},
+                    "tenant": {"requests": 32_000, "window": "3200ms"}}],
+        "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let mut calls: Vec<(bool, usize)> = Vec::new();
+    let mut store = |body: &[u8]| {
+        let text = String::from_utf8_lossy(body);
+        let seen = text.split("EVALSHA").skip(1);
+        calls.extend(seen.map(|call| (call.contains("lease"), call.matches(":fleet:").count())));
+        Ok(redis.exchange(body))
+    };
+    for _ in 0..300 {
+        start(&mut process, "acme");
+        process.run(&mut store);
+        process.advance(Span::from_millis(1));
+    }
+    for _ in 0..20 {
+        process.advance(Span::from_millis(100));
+        process.tick();
+        process.run(&mut store);
+    }
+    calls.retain(|(_, levels)| *levels > 0);
+    assert!(
+        calls.iter().filter(|(_, levels)| *levels == 2).count() * 3 > calls.len() * 2,
+        "{calls:?}"
+    );
+    // Twice in each life of the shorter one, and once more after the script was loaded.
+    let leases = calls.iter().filter(|(is_lease, _)| *is_lease).count();
+    assert!((6..=12).contains(&leases) && calls.len() - leases <= 4, "{calls:?}");
+}
