@@ -110,7 +110,7 @@ fn the_model_of_the_store_is_the_script() {
     let mut redis = EmbeddedRedis::new();
     for seed in 0..1000 {
         let rng = Rng::new(seed);
-        redis.reset();
+        redis.reset(0);
         redis.age("");
         let quota = vectors::quota(&rng);
         let mut model = ModelStore::new(quota);

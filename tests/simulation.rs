@@ -67,6 +67,9 @@ mod redis;
 /// Numbers that a seed decides.
 #[path = "simulation/rng.rs"]
 mod rng;
+/// The store's servers.
+#[path = "simulation/shards.rs"]
+mod shards;
 /// Calls and faults on their way.
 #[path = "simulation/striking.rs"]
 mod striking;
@@ -83,28 +86,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use embedded_redis::EmbeddedRedis;
+use fairshare::store::SCRIPT;
 use plan::{Plan, SECOND};
+use shards::SHARDS_MAX;
 use tally::Tally;
 use world::World;
 
 /// Seeds that are tried where nobody says how many.
 const SEEDS: u64 = 2_000;
 
-/// Seeds that have found something, so that it stays found.
-const FINDERS: [u64; 4] = [
-    1102, // A node's clock jumps ahead, so a call is given up whose answer then comes.
-    9920, // A leased unit is over before the strict answer for the same request is there.
-    7476, // At a rate that is leased without reserve, units are spent 10 ms after they arrived.
-    5704, // The store fails over while its clock goes back, and the copy looks younger than the loss.
-];
-
 /// So many seeds that fail are enough to look at.
 const REPORTS_MAX: usize = 8;
 
+/// The store's servers, with this script.
+fn servers(script: &str) -> Vec<EmbeddedRedis> {
+    (0..SHARDS_MAX).map(|_| EmbeddedRedis::with_script(script)).collect()
+}
+
 /// Runs what a seed decides, and says all that is wrong with it, and what it did.
-fn run(seed: u64, store: &mut EmbeddedRedis) -> (Vec<String>, Tally) {
+fn run(seed: u64, servers: &mut [EmbeddedRedis]) -> (Vec<String>, Tally) {
     let plan = Plan::of(seed);
-    let mut world = World::new(seed, &plan, store);
+    let mut world = World::new(seed, &plan, servers);
     finish(&mut world);
     let mut wrong = checks::check(&world);
     let tally = Tally::of(&world);
@@ -130,7 +132,7 @@ fn report(seed: u64, wrong: &[String]) -> String {
 }
 
 fn assert_holds(seed: u64) {
-    let (wrong, tally) = run(seed, &mut EmbeddedRedis::new());
+    let (wrong, tally) = run(seed, &mut servers(SCRIPT));
     println!("{tally}");
     assert!(wrong.is_empty(), "{}", report(seed, &wrong));
 }
@@ -150,13 +152,13 @@ fn fixed_seeds_hold() {
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
-                let mut store = EmbeddedRedis::new();
+                let mut servers = servers(SCRIPT);
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= count || reports.lock().unwrap().len() >= REPORTS_MAX {
                         return;
                     }
-                    let (wrong, tally) = run(seed, &mut store);
+                    let (wrong, tally) = run(seed, &mut servers);
                     total.lock().unwrap().add(&tally);
                     if !wrong.is_empty() {
                         reports.lock().unwrap().push(report(seed, &wrong));
@@ -170,12 +172,6 @@ fn fixed_seeds_hold() {
     let reports = reports.into_inner().unwrap();
     assert!(reports.is_empty(), "{}", reports.join("\n"));
     assert!(total.admitted > 20 * count && total.refused > 10 * count, "{total}");
-}
-
-/// Goal: what seeds have found stays mended.
-#[test]
-fn seeds_that_found_something_hold() {
-    FINDERS.into_iter().for_each(assert_holds);
 }
 
 /// Goal: the same for a seed that nobody has tried. A failure names it.

@@ -13,7 +13,7 @@ mod fake_host;
 mod support;
 
 use fairshare::host::StreamId;
-use fairshare::store::StoreError;
+use fairshare::store::{SCRIPT, StoreError};
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
 use serde_json::{Value, json};
@@ -305,4 +305,33 @@ fn a_question_under_way_is_waited_for_but_not_for_long() {
     process.advance(Span::from_millis(2));
     start(&mut process, "acme");
     assert_eq!(process.wake().1, 2, "an old one is not");
+}
+
+/// Answers the oldest call, and says how many requests go on.
+fn answer(process: &mut Process, redis: &Redis) -> usize {
+    process.answer_one(&mut |body| Ok(redis.exchange(body)));
+    passed(&process.wake().0)
+}
+
+/// Goal: no request is let through with leased units that are over by the time at which a strict limit
+/// has answered; it gets others, where there are any.
+#[test]
+fn units_that_are_over_when_a_strict_answer_comes_let_nobody_through() {
+    let redis = Redis::start();
+    redis.run(&["SCRIPT", "LOAD", SCRIPT]);
+    let limit = |name: &str, consistency: &str, window: &str| {
+        json!({"name": name, "scope": "global", "consistency": consistency,
+               "on_store_error": "deny", "shared": {"requests": 2, "window": window}})
+    };
+    let plugin = json!({
+        "limits": [limit("short", "leased", "200ms"), limit("long", "strict", "1h")],
+        "store": {"cluster": "fairshare_redis", "timeout": "500ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    start(&mut process, "acme");
+    assert_eq!(passed(&process.wake().0), 0);
+    assert_eq!(answer(&mut process, &redis), 0, "it has its leased unit, and waits for the other");
+    process.advance(Span::from_millis(70));
+    assert_eq!(answer(&mut process, &redis), 0, "the leased unit is over");
+    assert_eq!(answer(&mut process, &redis), 1, "it has got another");
 }

@@ -14,9 +14,11 @@ pub struct Keyspace {
     pub now_us: u64,
     /// The server's run: another one after a restart or a fail-over.
     pub run: u64,
-    /// With the millisecond after which it is gone.
-    keys: BTreeMap<Vec<u8>, (Stored, Option<u64>)>,
+    keys: BTreeMap<Vec<u8>, Value>,
 }
+
+/// With the millisecond after which it is gone.
+pub type Value = (Stored, Option<u64>);
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -25,8 +27,16 @@ impl Keyspace {
         self.keys.clear();
     }
 
-    pub fn remove(&mut self, key: &[u8]) {
-        self.keys.remove(key);
+    pub fn remove(&mut self, key: &[u8]) -> Option<Value> {
+        self.keys.remove(key)
+    }
+
+    pub fn put(&mut self, key: &[u8], value: Value) {
+        self.keys.insert(key.to_vec(), value);
+    }
+
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.keys.get(key).is_some_and(|(_, expiry)| !self.is_over(*expiry))
     }
 
     /// The keys that are there.
@@ -44,7 +54,7 @@ impl Keyspace {
         expiry.is_some_and(|expiry| self.now_us / 1000 > expiry)
     }
 
-    fn find(&mut self, key: &[u8]) -> Option<&mut (Stored, Option<u64>)> {
+    fn find(&mut self, key: &[u8]) -> Option<&mut Value> {
         if self.keys.get(key).is_some_and(|(_, expiry)| self.is_over(*expiry)) {
             self.keys.remove(key);
         }

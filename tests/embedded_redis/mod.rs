@@ -38,6 +38,9 @@ pub struct EmbeddedRedis {
     pub evaluations: u64,
 }
 
+/// What replies to a command that this server is not to run.
+pub type Gate<'a> = dyn FnMut(&Keyspace, &[Vec<u8>]) -> Option<Vec<u8>> + 'a;
+
 /// A copy of all data.
 #[derive(Clone)]
 pub struct Snapshot(Keyspace);
@@ -64,9 +67,13 @@ impl EmbeddedRedis {
         }
     }
 
-    /// Forgets everything, the time included, so that one Lua serves many runs.
-    pub fn reset(&mut self) {
-        *self.keyspace.borrow_mut() = Keyspace::default();
+    /// Forgets everything, the time included, so that one Lua serves many runs. The server's run has
+    /// this number.
+    pub fn reset(&mut self, run: u64) {
+        let mut keyspace = self.keyspace.borrow_mut();
+        *keyspace = Keyspace::default();
+        keyspace.run = run;
+        drop(keyspace);
         (self.has_script, self.failing, self.password) = (false, None, None);
         self.evaluations = 0;
     }
@@ -83,6 +90,13 @@ impl EmbeddedRedis {
     /// Empties the data, as `FLUSHALL` does; the script stays.
     pub fn flush(&mut self) {
         self.keyspace.borrow_mut().clear();
+    }
+
+    /// Gives another server a key, as `MIGRATE` does.
+    pub fn hand_over(&mut self, to: &mut Self, key: &[u8]) {
+        if let Some(value) = self.keyspace.borrow_mut().remove(key) {
+            to.keyspace.borrow_mut().put(key, value);
+        }
     }
 
     /// Lets go of one key.
@@ -122,17 +136,26 @@ impl EmbeddedRedis {
     /// Runs the commands of one connection and returns the replies, in order. What is no whole
     /// command at the end is not run.
     pub fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.exchange_through(bytes, &mut |_, _| None)
+    }
+
+    /// The same, where `gate` may reply to a command before it is run.
+    pub fn exchange_through(&mut self, bytes: &[u8], gate: &mut Gate<'_>) -> Vec<u8> {
         let (mut rest, mut replies) = (bytes, Vec::new());
         let mut known = self.password.is_none();
         while let Some(command) = read_command(&mut rest) {
-            replies.extend(self.run(&command, &mut known));
+            replies.extend(self.run(&command, &mut known, gate));
         }
         replies
     }
 
-    fn run(&mut self, command: &[Vec<u8>], known: &mut bool) -> Vec<u8> {
+    fn run(&mut self, command: &[Vec<u8>], known: &mut bool, gate: &mut Gate<'_>) -> Vec<u8> {
         let name = command[0].to_ascii_uppercase();
         let text = |place: usize| String::from_utf8_lossy(&command[place]).into_owned();
+        let may_run = name != b"AUTH" && *known && self.failing.is_none();
+        if let Some(reply) = may_run.then(|| gate(&self.keyspace(), command)).flatten() {
+            return reply;
+        }
         match (name.as_slice(), self.failing) {
             (b"AUTH", _) => match &self.password {
                 Some(password) if *password == text(command.len() - 1) => {

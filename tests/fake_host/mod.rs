@@ -224,6 +224,14 @@ impl Process {
         settled
     }
 
+    /// Answers the oldest call of the first worker, and no other.
+    pub fn answer_one(&mut self, store: &mut dyn FnMut(&[u8]) -> StoreReply) {
+        let now = self.machine.borrow().now;
+        let FakeWorker { worker, host } = &mut self.workers[0];
+        let FakeCall { id, body, .. } = host.calls.remove(0);
+        worker.on_store_reply(host, id, store(&body).as_deref().map_err(|error| *error), now);
+    }
+
     /// Runs all wake-ups, and lets the store say nothing. Returns what became of requests, and how
     /// many calls are under way.
     pub fn wake(&mut self) -> (Vec<(StreamId, Outcome)>, usize) {

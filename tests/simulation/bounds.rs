@@ -1,7 +1,7 @@
 use crate::checks::without_store;
 use crate::forgotten::Forgotten;
 use crate::plan::{Kind, MILLI, OnStateLoss, OnStoreError, SECOND};
-use crate::world::World;
+use crate::world::{Fate, World};
 
 /// Parts of a million by which a clock may run fast or slow, twice over.
 const DRIFT: u64 = 500;
@@ -69,6 +69,8 @@ impl Bound {
         bound.shift += world.fleet.nodes.iter().map(|node| node.clock.back).sum::<u64>();
         bound.shift += match limit.kind {
             Kind::Leased => 0,
+            // One limit after the other is asked about, and sent on to where it is.
+            _ if world.plan.shards > 0 => longest_wait(world),
             Kind::Strict | Kind::Node => world.network.longest_reply + TURN,
         };
         if limit.on_store_error == OnStoreError::Local && without_store(world) {
@@ -136,4 +138,10 @@ impl Bound {
         }
         None
     }
+}
+
+/// The longest time from a request's arrival to its decision.
+fn longest_wait(world: &World<'_>) -> u64 {
+    let decided = world.requests.iter().filter(|request| request.fate == Fate::Admitted);
+    decided.map(|request| request.decided_at - request.arrived_at).max().unwrap_or(0)
 }

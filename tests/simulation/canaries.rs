@@ -3,7 +3,6 @@
 
 use fairshare::store::SCRIPT;
 
-use crate::embedded_redis::EmbeddedRedis;
 use crate::world::{Fate, Sabotage, World};
 use crate::{finish, plan::Plan};
 
@@ -24,12 +23,12 @@ fn changed(script: &str, old: &str, new: &str) -> String {
 }
 
 fn script_is_found(old: &str, new: &str, words: &[&str]) {
-    let mut store = EmbeddedRedis::with_script(&changed(SCRIPT, old, new));
+    let mut store = crate::servers(&changed(SCRIPT, old, new));
     assert_found(words, |seed| crate::run(seed, &mut store).0);
 }
 
 fn sabotage_is_found(sabotage: Sabotage, words: &[&str]) {
-    let mut store = EmbeddedRedis::new();
+    let mut store = crate::servers(SCRIPT);
     assert_found(words, |seed| {
         let plan = Plan::of(seed);
         let mut world = World::new(seed, &plan, &mut store);
@@ -41,7 +40,7 @@ fn sabotage_is_found(sabotage: Sabotage, words: &[&str]) {
 
 /// Changes what the clients report.
 fn doctored_trace_is_found(doctor: impl Fn(&mut World<'_>) -> Option<()>, words: &[&str]) {
-    let mut store = EmbeddedRedis::new();
+    let mut store = crate::servers(SCRIPT);
     assert_found(words, |seed| {
         let plan = Plan::of(seed);
         let mut world = World::new(seed, &plan, &mut store);
@@ -60,7 +59,7 @@ fn canary_a_window_that_forgets_the_life_of_leases() {
     // Workers notice that units are gone too early, and tell the store of them again.
     let restore = "local function restore(level)\n";
     let script = changed(SCRIPT, restore, &format!("{restore}if true then\nreturn 0\nend\n"));
-    let mut store = EmbeddedRedis::with_script(&changed(&script, old, new));
+    let mut store = crate::servers(&changed(&script, old, new));
     let words = ["kind: Leased", "units within"];
     assert_found(&words, |seed| crate::run(seed, &mut store).0);
 }
@@ -102,18 +101,11 @@ fn canary_returned_units_that_count_twice() {
     script_is_found(old, new, &["units within"]);
 }
 
-const HOLDS: &str = "local is_held = level.hold and now_us < epoch.since_us + level.period_us";
-
 #[test]
 fn canary_a_hold_that_takes_a_loss_for_room() {
+    let old = "local is_held = level.hold and now_us < epoch.since_us + level.period_us";
     let words = ["on_state_loss: Hold", "units within"];
-    script_is_found(HOLDS, "local is_held = false", &words);
-}
-
-#[test]
-fn canary_a_hold_that_ends_early() {
-    let words = ["on_state_loss: Hold", "units within"];
-    script_is_found(HOLDS, &format!("{HOLDS} / 4"), &words);
+    script_is_found(old, "local is_held = false", &words);
 }
 
 #[test]
@@ -134,7 +126,7 @@ fn canary_a_rebuild_that_waits_for_nobody() {
 #[test]
 fn canary_a_fail_over_that_nobody_notices() {
     let script = changed(SCRIPT, "why = 3", "why = nil");
-    let mut store = EmbeddedRedis::with_script(&changed(&script, "why = 2", "why = nil"));
+    let mut store = crate::servers(&changed(&script, "why = 2", "why = nil"));
     assert_found(&["units within"], |seed| crate::run(seed, &mut store).0);
 }
 
@@ -171,7 +163,7 @@ fn canary_units_that_never_come_back() {
     let script =
         changed(SCRIPT, head, &format!("{head}\nvalue.at = math.max(value.at, level.now)"));
     let script = changed(&script, "SLACK_MS = 500", "SLACK_MS = 500000");
-    let mut store = EmbeddedRedis::with_script(&script);
+    let mut store = crate::servers(&script);
     let words = ["are refused when all is over"];
     assert_found(&words, |seed| crate::run(seed, &mut store).0);
 }
@@ -194,6 +186,11 @@ fn canary_a_node_that_forgets_what_is_in_flight() {
 #[test]
 fn canary_a_store_that_is_asked_too_often() {
     sabotage_is_found(Sabotage::Repeats, &["decisions in the store, at most"]);
+}
+
+#[test]
+fn canary_servers_that_all_claim_every_slot() {
+    sabotage_is_found(Sabotage::Strays, &["units within"]);
 }
 
 #[test]

@@ -6,6 +6,9 @@ use crate::embedded_redis::read_command;
 #[derive(Debug)]
 pub struct Answered {
     pub operation: Vec<u8>,
+    /// The key of the store's record, and the epoch that it is in.
+    pub record: String,
+    pub epoch: u64,
     /// The keys of levels, and the units that each granted.
     pub grants: Vec<(String, u64)>,
 }
@@ -20,6 +23,11 @@ pub fn gives_back(mut body: &[u8]) -> bool {
 pub fn evaluations(mut body: &[u8]) -> usize {
     let commands = std::iter::from_fn(|| read_command(&mut body));
     commands.filter(|command| command[0] == b"EVALSHA").count()
+}
+
+/// What a key begins with, which says what lies together.
+pub fn tag_of(key: &str) -> &str {
+    key.split_once("}:1:").unwrap().0
 }
 
 /// The name of the limit that a level's key is of.
@@ -38,10 +46,12 @@ pub fn answered(mut body: &[u8], mut replies: &[u8]) -> Vec<Answered> {
         }
         let keys: usize = str::from_utf8(&command[2]).unwrap().parse().unwrap();
         // The store's record is the first key, and five numbers about it come first.
-        let names = command[4..3 + keys].iter().map(|key| String::from_utf8(key.clone()).unwrap());
+        let mut names =
+            command[3..3 + keys].iter().map(|key| String::from_utf8(key.clone()).unwrap());
+        let (record, epoch) = (names.next().unwrap(), integers[0]);
         let units = integers[5..].iter().step_by(5).copied();
         let operation = command[3 + keys + 1].clone();
-        list.push(Answered { operation, grants: names.zip(units).collect() });
+        list.push(Answered { operation, record, epoch, grants: names.zip(units).collect() });
     }
     list
 }

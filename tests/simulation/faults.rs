@@ -20,6 +20,8 @@ pub struct Faults {
     pub store_clock: bool,
     /// The store forgets: all of it, the last writes, one key, or its script.
     pub losses: bool,
+    /// Slots of a Redis Cluster go from one server to another.
+    pub moves: bool,
     /// Swaps of shared data are lost.
     pub contention: bool,
     /// Clients leave at any step.
@@ -68,6 +70,9 @@ pub enum Fault {
     Flush,
     /// One key is evicted.
     Evict,
+    MoveSlot {
+        lasts: u64,
+    },
     /// A copy that is older by so much takes over.
     FailOver {
         lost: u64,
@@ -99,7 +104,8 @@ impl Faults {
             updates: some(),
             node_clocks: some(),
             store_clock: some(),
-            losses: some(),
+            losses: some() || some(),
+            moves: some(),
             contention: some(),
             leaving: some(),
         }
@@ -141,6 +147,7 @@ impl Faults {
             error: rng.pick(&ERRORS),
             lasts: lasts(),
         });
+        add(self.moves, &|| Fault::MoveSlot { lasts: rng.within(1, 200 * MILLI) });
         add(self.losses, &|| match rng.within(0, 8) {
             0..2 => Fault::ForgetScript,
             2 => Fault::Evict,

@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fairshare::config;
@@ -40,7 +40,8 @@ pub struct Member {
     pub process: usize,
     /// Requests that the host would end here.
     pub streams: BTreeSet<usize>,
-    pub calls_under_way: usize,
+    /// By the server that they are for.
+    pub calls_under_way: BTreeMap<Option<String>, usize>,
 }
 
 /// All Envoys.
@@ -87,7 +88,7 @@ impl Fleet {
             thread,
             process: home.process,
             streams: BTreeSet::new(),
-            calls_under_way: 0,
+            calls_under_way: BTreeMap::new(),
         }));
         number
     }

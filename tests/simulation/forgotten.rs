@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::exchanges::Answered;
+use crate::exchanges::{Answered, tag_of};
 use crate::network::Call;
 use crate::plan::SECOND;
 
@@ -11,10 +11,15 @@ use crate::plan::SECOND;
 /// probed.
 const GIVEN_UP: u64 = 3 * SECOND / 2;
 
+/// The epoch of a store that is in use.
+const FIRST_EPOCH: u64 = 1;
+
 /// All that the store granted, lost and was told again, in its order.
 #[derive(Default)]
 pub struct Books {
     entries: Vec<Entry>,
+    /// The epoch that each record is in.
+    epochs: BTreeMap<String, u64>,
     /// When workers heard of their calls, by worker and call.
     heard: BTreeMap<(usize, u32), u64>,
     /// From when to when calls of a node go wrong.
@@ -29,7 +34,10 @@ struct Entry {
 }
 
 enum What {
-    Loss,
+    /// The record began an epoch.
+    Loss {
+        record: String,
+    },
     /// One key was lost alone, which is noticed only by those who were granted its units.
     Eviction {
         key: String,
@@ -57,14 +65,9 @@ struct Caller {
 pub type Forgotten = Vec<(u64, u64)>;
 
 impl Books {
-    /// The store has lost its state.
-    pub fn lose(&mut self, now: u64) {
-        self.entries.push(Entry { at: now, what: What::Loss });
-    }
-
     /// How often state was lost.
     pub fn losses(&self) -> u64 {
-        let is_loss = |what: &What| matches!(what, What::Loss | What::Eviction { .. });
+        let is_loss = |what: &What| matches!(what, What::Loss { .. } | What::Eviction { .. });
         u64::try_from(self.entries.iter().filter(|entry| is_loss(&entry.what)).count()).unwrap()
     }
 
@@ -82,6 +85,11 @@ impl Books {
             sent_at: call.sent_at,
         };
         for answer in answers {
+            let Answered { record, epoch, .. } = answer;
+            // The store is in use from the beginning.
+            if self.epochs.insert(record.clone(), *epoch).unwrap_or(FIRST_EPOCH) != *epoch {
+                self.entries.push(Entry { at: now, what: What::Loss { record: record.clone() } });
+            }
             for (key, units) in &answer.grants {
                 let key = key.clone();
                 let what = match (answer.operation.as_slice(), *units) {
@@ -103,6 +111,11 @@ impl Books {
         self.troubles.push((node, from, to + GIVEN_UP));
     }
 
+    /// Calls of all nodes go wrong.
+    pub fn trouble_all(&mut self, nodes: usize, from: u64, to: u64) {
+        (0..nodes).for_each(|node| self.trouble(node, from, to));
+    }
+
     /// A worker is no more, or is one of an earlier configuration.
     pub fn gone(&mut self, member: usize, now: u64) {
         self.gone.entry(member).or_insert(now);
@@ -112,7 +125,7 @@ impl Books {
     /// forgets only what is lost with a single key.
     pub fn forgotten(&self, key: &str, period: u64, holds: bool) -> Forgotten {
         let is_about = |entry: &&Entry| match &entry.what {
-            What::Loss => !holds,
+            What::Loss { record } => !holds && tag_of(record) == tag_of(key),
             What::Grant { key: of, .. }
             | What::Report { key: of, .. }
             | What::Eviction { key: of } => of == key,
@@ -135,7 +148,7 @@ impl Books {
     /// begins with: they were not told, and could not be.
     fn is_forgotten(&self, after: &[&Entry], to: &Caller, heard_at: u64) -> bool {
         match after[0].what {
-            What::Loss => {}
+            What::Loss { .. } => {}
             What::Eviction { .. } => return true,
             What::Grant { .. } | What::Report { .. } => return false,
         }

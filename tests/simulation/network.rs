@@ -8,9 +8,10 @@ use crate::faults::Faults;
 use crate::forgotten::Books;
 use crate::plan::{Kind, LimitPlan, MILLI, Plan};
 use crate::rng::Rng;
+use crate::shards::Shards;
 
 /// The store's clock at the beginning, in nanoseconds.
-const STORE_START: u64 = 1_700_000_000_000_000_000;
+pub const STORE_START: u64 = 1_700_000_000_000_000_000;
 
 /// Copies are kept so often, and so many.
 const COPY_PERIOD: u64 = 50 * MILLI;
@@ -20,6 +21,8 @@ const COPIES: usize = 8;
 pub struct Call {
     pub member: usize,
     pub node: usize,
+    /// The server of a Redis Cluster that is called; none for any.
+    pub to: Option<String>,
     pub id: CallId,
     pub body: Vec<u8>,
     pub sent_at: u64,
@@ -50,14 +53,14 @@ pub enum CallEnd {
 
 /// The store and all that lies between.
 pub struct Network<'a> {
-    pub store: &'a mut EmbeddedRedis,
+    pub shards: Shards<'a>,
     pub clock: Clock,
     pub faults: Faults,
     /// Until when the store is out of reach of each node, and whether that is noticed only by its
     /// silence.
     pub cut: Vec<(u64, bool)>,
     pub failing_until: u64,
-    copies: Vec<(u64, Snapshot)>,
+    copies: Vec<(u64, Vec<Snapshot>)>,
     /// What was granted, lost and told again.
     pub books: Books,
     /// The longest time from an execution to the arrival of its reply.
@@ -71,13 +74,9 @@ pub struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    pub fn new(plan: &Plan, store: &'a mut EmbeddedRedis) -> Self {
-        store.reset();
-        store.password = plan.password.then(|| "secret".to_owned());
-        store.set_clock(STORE_START / 1000);
-        store.age("fairshare");
+    pub fn new(plan: &Plan, servers: &'a mut [EmbeddedRedis]) -> Self {
         Self {
-            store,
+            shards: Shards::new(plan, servers),
             clock: Clock::new(STORE_START),
             faults: plan.faults.clone(),
             cut: vec![(0, false); plan.nodes],
@@ -96,7 +95,8 @@ impl<'a> Network<'a> {
     pub fn heal(&mut self) {
         self.faults = Faults::default();
         self.cut.fill((0, false));
-        self.store.failing = None;
+        self.shards.set_failing(None);
+        self.shards.heal();
     }
 
     /// What becomes of a call that `member` makes at `now`.
@@ -107,6 +107,7 @@ impl<'a> Network<'a> {
         let mut call = Call {
             member,
             node,
+            to: made.node,
             id: made.id,
             body: made.body,
             sent_at: now,
@@ -149,10 +150,12 @@ impl<'a> Network<'a> {
         if self.cut[call.node].0 > now {
             return;
         }
-        self.store.failing = self.store.failing.filter(|_| self.failing_until > now);
-        self.store.set_clock(self.clock.read(now) / 1000);
+        if self.failing_until <= now {
+            self.shards.set_failing(None);
+        }
+        self.shards.set_clock(self.clock.read(now) / 1000);
         let body = part(&call.body, call.cut.0);
-        let reply = self.store.exchange(body);
+        let Some(reply) = self.shards.exchange(call.to.as_deref(), body, now) else { return };
         self.exchanges += 1;
         self.decisions += u64::try_from(evaluations(body)).unwrap();
         let answered = answered(body, &reply);
@@ -179,35 +182,58 @@ impl<'a> Network<'a> {
             if self.copies.len() == COPIES {
                 self.copies.remove(0);
             }
-            self.copies.push((now, self.store.snapshot()));
+            self.copies.push((now, self.shards.snapshots()));
         }
     }
 
-    /// A copy takes over that is older by `lost`, and by half of [`COPY_PERIOD`] or more.
-    pub fn fail_over(&mut self, lost: u64, now: u64) {
+    /// A server fails over to a copy that is older by `lost`, and by half of [`COPY_PERIOD`] or more.
+    pub fn fail_over(&mut self, rng: &Rng, lost: u64, now: u64) {
         let copy = self.copies.iter().rfind(|(at, _)| at + lost <= now).or(self.copies.first());
-        if let Some((_, copy)) = copy {
-            self.store.fail_over(copy);
-            self.books.lose(now);
+        let Some((_, copies)) = copy.filter(|_| !self.shards.moves()) else { return };
+        let number = self.shards.with_limits(rng);
+        let until = now + rng.within(0, 400 * MILLI);
+        self.shards.fail_over(number, &copies[number], until);
+        if self.shards.count() > 1 {
+            self.books.trouble_all(self.cut.len(), now, until);
         }
     }
 
-    pub fn flush(&mut self, now: u64) {
-        self.store.flush();
-        self.books.lose(now);
+    /// A server loses all that it holds.
+    pub fn flush(&mut self, rng: &Rng) {
+        if !self.shards.moves() {
+            let number = self.shards.with_limits(rng);
+            self.shards.redis(number).flush();
+        }
+    }
+
+    pub fn forget_script(&mut self, rng: &Rng) {
+        let number = self.shards.with_limits(rng);
+        self.shards.redis(number).forget_script();
     }
 
     /// One key is gone.
     pub fn evict(&mut self, rng: &Rng, now: u64) {
-        let keys = self.store.keyspace().names();
+        let number = self.shards.with_limits(rng);
+        if self.shards.moves() {
+            return;
+        }
+        let redis = self.shards.redis(number);
+        let keys = redis.keyspace().names();
         if keys.is_empty() {
             return;
         }
         let key = &keys[rng.place(keys.len())];
-        self.store.evict(key);
-        match key.ends_with(b":epoch") {
-            true => self.books.lose(now),
-            false => self.books.lose_key(str::from_utf8(key).unwrap(), now),
+        redis.evict(key);
+        if !key.ends_with(b":epoch") {
+            self.books.lose_key(str::from_utf8(key).unwrap(), now);
+        }
+    }
+
+    /// The slot of a limit goes to another server.
+    pub fn move_slot(&mut self, rng: &Rng, place: usize, until: u64, now: u64) {
+        if self.shards.count() > 1 {
+            self.shards.move_slot(place, rng, until);
+            self.books.trouble_all(self.cut.len(), now, until);
         }
     }
 }

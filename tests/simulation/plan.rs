@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use crate::faults::{Fault, Faults};
 use crate::rng::Rng;
+use crate::shards::SHARDS_MAX;
 
 pub const MILLI: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MILLI;
@@ -12,6 +13,8 @@ pub struct Plan {
     pub nodes: usize,
     pub workers: usize,
     pub limits: Vec<LimitPlan>,
+    /// Shards of a Redis Cluster; none where the store is one server.
+    pub shards: usize,
     /// How long the store may delay a request.
     pub timeout: u64,
     pub password: bool,
@@ -76,6 +79,7 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let rng = Rng::new(seed);
         let faults = Faults::of(&rng);
+        let shards = rng.pick(&[0, 0, 2, SHARDS_MAX]);
         let nodes = rng.pick(&[1, 2, 2, 3]);
         let workers = rng.pick(&[1, 2, 2, 3]);
         let timeout = rng.pick(&[20, 50, 100, 300]) * MILLI;
@@ -86,7 +90,7 @@ impl Plan {
         let arrivals = arrivals(&rng, &limits, (nodes, workers), duration, &faults);
         let events = faults.events(&rng, duration, (nodes, workers), period_ms * MILLI);
         let password = rng.in_thousand(300);
-        Self { nodes, workers, limits, timeout, password, arrivals, faults, events }
+        Self { nodes, workers, limits, shards, timeout, password, arrivals, faults, events }
     }
 
     /// The plugin JSON. In a later `edition` the limits' numbers are others.
@@ -101,6 +105,9 @@ impl Plan {
         if self.limits.iter().any(|limit| limit.kind != Kind::Node) {
             let timeout = format!("{}ms", self.timeout / MILLI);
             plugin["store"] = json!({"cluster": "redis", "timeout": timeout});
+            if self.shards > 0 {
+                plugin["store"]["topology"] = json!("cluster");
+            }
             if self.password {
                 plugin["store"]["password"] = json!("secret");
             }

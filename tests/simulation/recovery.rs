@@ -1,7 +1,11 @@
 //! After everything is over, all that limits allow is there again: nothing stays taken, and nobody
 //! is locked out.
 
-use crate::plan::{Arrival, Kind, LimitPlan, MILLI, SECOND};
+use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
+use fairshare::store::LeaseTerms;
+use fairshare::units::Span;
+
+use crate::plan::{Arrival, Kind, LimitPlan, OnStateLoss, SECOND};
 use crate::world::{Fate, World};
 
 /// For how long a store may not believe its own values after its clock stood elsewhere, beyond two
@@ -11,13 +15,34 @@ const BROKEN_CLOCK: u64 = 61 * SECOND;
 /// Lets every period pass, sends as many requests at once as all limits have room for, and says how
 /// many of them were not let through.
 pub fn check(world: &mut World<'_>) -> Vec<String> {
-    let periods = world.plan.limits.iter().map(|limit| limit.period_ms * MILLI);
-    let longest = periods.max().unwrap_or(0);
+    let longest = world.plan.limits.iter().map(counted_for).max().unwrap_or(0);
     world.sleep(3 * longest + if world.plan.faults.store_clock { BROKEN_CLOCK } else { 0 });
     world.run_until(world.now + SECOND);
+    if world.plan.shards > 0 {
+        // A worker that was idle hears from its first question that a server is gone.
+        send(world, 1);
+        world.run_until(world.now + SECOND);
+        world.sleep(2 * longest);
+    }
+    if world.plan.limits.iter().any(|limit| limit.on_state_loss == OnStateLoss::Hold) {
+        // A loss may have been noticed only now, and costs the pause of a whole period.
+        world.run_until(world.now + longest);
+    }
     let room = world.plan.limits.iter().map(room).min().unwrap_or(0);
     let first = world.requests.len();
-    for _ in 0..room {
+    send(world, room);
+    world.run_until(world.now + 3 * SECOND);
+    let is_refused = |fate: &Fate| *fate != Fate::Admitted;
+    let refused = world.requests[first..].iter().filter(|request| is_refused(&request.fate));
+    match refused.count() {
+        0 => vec![],
+        count => vec![format!("{count} of {room} requests are refused when all is over")],
+    }
+}
+
+/// So many requests come at once, to one worker.
+fn send(world: &mut World<'_>, count: u64) {
+    for _ in 0..count {
         world.add(Arrival {
             at: world.now,
             node: 0,
@@ -28,13 +53,21 @@ pub fn check(world: &mut World<'_>) -> Vec<String> {
             answered: true,
         });
     }
-    world.run_until(world.now + 3 * SECOND);
-    let is_refused = |fate: &Fate| *fate != Fate::Admitted;
-    let refused = world.requests[first..].iter().filter(|request| is_refused(&request.fate));
-    match refused.count() {
-        0 => vec![],
-        count => vec![format!("{count} of {room} requests are refused when all is over")],
-    }
+}
+
+/// For how long a unit counts in the store. Rates that are leased give units back more slowly, where
+/// their periods are short.
+fn counted_for(limit: &LimitPlan) -> u64 {
+    let (units, period) = (limit.tenant.min(limit.shared), Span::from_millis(limit.period_ms));
+    let quota = match limit.window_form {
+        true => Quota::Window(WindowQuota { requests: units, window: period }),
+        false => Quota::Gcra(GcraQuota { rate: units, per: period, burst: units }),
+    };
+    let charged = match limit.kind {
+        Kind::Leased => *LeaseTerms::of(&quota, limit.cost).charged(),
+        Kind::Node | Kind::Strict => quota,
+    };
+    charged.period().as_nanos()
 }
 
 /// Requests at once that a limit has room for where nothing is used.
@@ -45,6 +78,8 @@ fn room(limit: &LimitPlan) -> u64 {
         Kind::Leased if !limit.window_form => (capacity / 16 + 2).max(capacity / 4),
         _ => 0,
     };
-    let requests = capacity.saturating_sub(reserved) / limit.cost;
+    // Units that come ahead of need may be no whole number of costs, and one part stays in the lease.
+    let part = u64::from(limit.kind == Kind::Leased && limit.cost > 1);
+    let requests = (capacity.saturating_sub(reserved) / limit.cost).saturating_sub(part);
     limit.in_flight.map_or(requests, |cap| requests.min(cap))
 }

@@ -9,8 +9,8 @@ use crate::network::CallEnd;
 use crate::plan::{MILLI, SECOND};
 use crate::world::{Event, Fate, Sabotage, World};
 
-/// Calls that one worker may have under way, eight with decisions and one about the mode; and decisions
-/// in one.
+/// Calls that one worker may have under way to one server: eight with decisions, one about the mode and,
+/// in a Redis Cluster, one about the topology; and decisions in one.
 const CALLS_MAX: usize = 9;
 const DECISIONS_MAX: usize = 256;
 
@@ -21,10 +21,12 @@ impl World<'_> {
         let node = member.node;
         let call = self.network.send(&self.rng, (number, node), made, self.now);
         if call.end != CallEnd::Never || self.sabotage == Sabotage::Hurries {
-            member.calls_under_way += 1;
+            let under_way = member.calls_under_way.entry(call.to.clone()).or_default();
+            *under_way += 1;
             // A clock that jumps ahead makes the worker give calls up that are under way.
-            if member.calls_under_way > CALLS_MAX && !self.plan.faults.node_clocks {
-                self.violations.push(format!("{} calls under way", member.calls_under_way));
+            let most = CALLS_MAX + usize::from(self.plan.shards > 0);
+            if *under_way > most && !self.plan.faults.node_clocks {
+                self.violations.push(format!("{under_way} calls under way"));
             }
         }
         if evaluations(&call.body) > DECISIONS_MAX {
@@ -47,6 +49,9 @@ impl World<'_> {
         if self.sabotage == Sabotage::Repeats && self.calls[place].executions.len() < 200 {
             self.calls[place].executions.push(now);
             self.at(now, Event::Execute(place));
+        }
+        if self.sabotage == Sabotage::Strays {
+            self.network.shards.stray();
         }
         self.network.execute(&mut self.calls[place], &self.plan.limits, now);
     }
@@ -92,7 +97,8 @@ impl World<'_> {
             _ => Err(StoreError::Timeout),
         };
         if let Some(member) = &mut self.fleet.members[number] {
-            member.calls_under_way -= usize::from(self.sabotage != Sabotage::Hurries);
+            let under_way = member.calls_under_way.get_mut(&self.calls[place].to).unwrap();
+            *under_way -= usize::from(self.sabotage != Sabotage::Hurries);
             if result.is_ok() {
                 self.network.heard(&self.calls[place], &self.plan.limits, self.now);
             }
@@ -144,16 +150,19 @@ impl World<'_> {
                 }
             }
             Fault::Failing { error, lasts } => {
-                self.network.store.failing = Some(error);
+                self.network.shards.set_failing(Some(error));
                 self.network.failing_until = self.now + lasts;
-                for node in 0..self.plan.nodes {
-                    self.network.books.trouble(node, self.now, self.now + lasts);
-                }
+                let until = self.network.failing_until;
+                self.network.books.trouble_all(self.plan.nodes, self.now, until);
             }
-            Fault::ForgetScript => self.network.store.forget_script(),
-            Fault::Flush => self.network.flush(self.now),
+            Fault::ForgetScript => self.network.forget_script(&self.rng),
+            Fault::Flush => self.network.flush(&self.rng),
             Fault::Evict => self.network.evict(&self.rng, self.now),
-            Fault::FailOver { lost } => self.network.fail_over(lost, self.now),
+            Fault::FailOver { lost } => self.network.fail_over(&self.rng, lost, self.now),
+            Fault::MoveSlot { lasts } => {
+                let place = self.rng.place(self.plan.limits.len());
+                self.network.move_slot(&self.rng, place, self.now + lasts, self.now);
+            }
         }
     }
 

@@ -20,16 +20,23 @@ pub struct Tally {
     faults: u64,
     /// Losses of state.
     losses: u64,
+    /// Runs on a Redis Cluster, and questions that it sent on.
+    clusters: u64,
+    sent_on: u64,
 }
 
 impl Tally {
     pub fn of(world: &World<'_>) -> Self {
+        let sent_on =
+            |how: &str| world.fleet.metric(&["fairshare_store_calls.", &format!("result={how}")]);
         let mut tally = Self {
             seeds: 1,
             decisions: world.network.decisions,
             without_store: u64::from(without_store(world)),
             faults: u64::try_from(world.plan.events.len()).unwrap(),
             losses: world.network.books.losses(),
+            clusters: u64::from(world.plan.shards > 0),
+            sent_on: ["moved", "ask", "try_again"].map(sent_on).iter().sum(),
             ..Self::default()
         };
         for request in &world.requests {
@@ -57,6 +64,8 @@ impl Tally {
         self.without_store += other.without_store;
         self.faults += other.faults;
         self.losses += other.losses;
+        self.clusters += other.clusters;
+        self.sent_on += other.sent_on;
     }
 }
 
@@ -65,9 +74,10 @@ impl fmt::Display for Tally {
         let Self { seeds, requests, admitted, refused, errored, left, lost, .. } = self;
         writeln!(f, "{seeds} seeds, {requests} requests: {admitted} admitted, {refused} refused,")?;
         writeln!(f, "{errored} answered with an error, {left} left, {lost} lost with their VM;")?;
-        let Self { decisions, without_store, faults, losses, .. } = self;
-        write!(f, "{decisions} decisions in the store, {faults} faults beside those of calls,")?;
-        write!(f, "\n{losses} of them losses of state;")?;
-        write!(f, " {without_store} seeds in which some decisions were made without the store")
+        let Self { decisions, without_store, faults, losses, clusters, sent_on, .. } = self;
+        writeln!(f, "{decisions} decisions in the store, {faults} faults beside those of calls,")?;
+        writeln!(f, "{losses} losses of state; {clusters} seeds on a Redis Cluster, which sent")?;
+        write!(f, "{sent_on} questions on; ")?;
+        write!(f, "{without_store} seeds in which some decisions were made without the store")
     }
 }

@@ -55,6 +55,8 @@ pub enum Sabotage {
     Forgets,
     /// The store runs each call again and again.
     Repeats,
+    /// Every server of a Redis Cluster says that all slots are its own.
+    Strays,
     /// Every call is told to have failed, and goes on.
     Hurries,
 }
@@ -103,11 +105,11 @@ pub enum Event {
 }
 
 impl<'a> World<'a> {
-    pub fn new(seed: u64, plan: &'a Plan, store: &'a mut EmbeddedRedis) -> Self {
+    pub fn new(seed: u64, plan: &'a Plan, servers: &'a mut [EmbeddedRedis]) -> Self {
         let mut world = Self {
             plan,
             fleet: Fleet::new(plan),
-            network: Network::new(plan, store),
+            network: Network::new(plan, servers),
             requests: Vec::new(),
             now: 0,
             violations: Vec::new(),
