@@ -235,8 +235,8 @@ fn chaos_delay() {
         format!("host.docker.internal:{}", started.port())
     });
     let link = link.expect("a link");
-    // A lease of this limit has a life of 62 ms.
-    for (millis, scenario) in [(15, "0.03 s to Redis and back"), (400, "0.8 s to Redis and back")] {
+    // A lease of this limit has a life of 31 ms.
+    for (millis, scenario) in [(5, "0.01 s to Redis and back"), (400, "0.8 s to Redis and back")] {
         let (seen, healed) = under_load(&fleet.ports, || {
             sleep(SECOND);
             link.delay(millis);
