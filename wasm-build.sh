@@ -46,9 +46,16 @@ path_remapping() {
   printf -- '--remap-path-prefix=%s=/fairshare' "$root"
 }
 
+# Optimised for size, LLVM inlines next to nothing; with this threshold the module is no larger, and a
+# request cheaper (docs/decisions/0026-cheaper-requests.md).
+module_flags() {
+  path_remapping
+  printf -- '\x1f-Cllvm-args=-inline-threshold=40'
+}
+
 build_module() {
   # The encoded form takes precedence over RUSTFLAGS, which must not change the module.
-  CARGO_ENCODED_RUSTFLAGS=$(path_remapping) cargo build --release --lib --no-default-features \
+  CARGO_ENCODED_RUSTFLAGS=$(module_flags) cargo build --release --lib --no-default-features \
     --target "$TARGET" --locked --target-dir "$cargo_target_dir"
 }
 

@@ -11,7 +11,9 @@ mod host;
 use divan::{Bencher, black_box};
 use fairshare::config;
 use fairshare::limiter::{Quota, WindowQuota};
-use fairshare::policy::{Attributes, Charge, HeaderMap, Level, LimitId, Policy, RequestView};
+use fairshare::policy::{
+    Attributes, Charge, HeaderMap, KnownDigests, Level, LimitId, Policy, RequestView,
+};
 use fairshare::store::leases::Leases;
 use fairshare::store::node::NodeStore;
 use fairshare::store::slab::{Fingerprint, Slot};
@@ -76,15 +78,16 @@ mod parse {
     #[divan::bench]
     fn identity(bencher: Bencher<'_, '_>) {
         let (policy, bytes) = (policy(FULL), headers("acme"));
-        let view = view(&bytes);
-        bencher.bench_local(|| policy.identity.identify(black_box(&view), None).is_ok());
+        let (view, mut known) = (view(&bytes), KnownDigests::new(7));
+        bencher
+            .bench_local(|| policy.identity.identify(black_box(&view), None, &mut known).is_ok());
     }
 
     #[divan::bench(args = [1, 32])]
     fn plan(bencher: Bencher<'_, '_>, limits: usize) {
         let (policy, bytes) = (policy(&many_limits(limits)), headers("acme"));
         let view = view(&bytes);
-        let identity = policy.identity.identify(&view, None).unwrap();
+        let identity = policy.identity.identify(&view, None, &mut KnownDigests::new(7)).unwrap();
         bencher.bench_local(|| policy.plan(black_box(&view), &identity, policy.mode).node.len());
     }
 

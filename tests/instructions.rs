@@ -24,7 +24,7 @@ const WORK: &str = "FAIRSHARE_INSTRUCTIONS";
 
 /// Instructions of one request, by what kind it is.
 const COUNTS: [(&str, u64); 4] =
-    [("hot", 20_717), ("cold", 95_313), ("refused", 38_017), ("hot at 32 limits", 90_035)];
+    [("hot", 13_596), ("cold", 95_313), ("refused", 8_675), ("hot at 32 limits", 68_765)];
 
 /// The part by which a count may be off, in percent: compilers differ.
 const MARGIN: u64 = 10;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fairshare::policy::{HeaderMap, RequestView};
+use fairshare::policy::{HeaderMap, KnownDigests, RequestView};
 
 use crate::bytes::Bytes;
 use crate::policies::policy;
@@ -22,8 +22,9 @@ pub fn run(bytes: &[u8]) {
 
     let attributes = policy.attributes(|_| Some(attribute.clone()));
     let request = RequestView::new(headers, &attributes);
-    let client = policy.identity.client(&request);
-    let Ok(identity) = policy.identity.identify(&request, client) else { return };
+    let mut known = KnownDigests::new(7);
+    let client = policy.identity.client(&request, &mut known);
+    let Ok(identity) = policy.identity.identify(&request, client, &mut known) else { return };
     let plan = policy.plan(&request, &identity, policy.mode);
     let charges = [&plan.node, &plan.leased, &plan.strict];
     let mut seen = BTreeSet::new();

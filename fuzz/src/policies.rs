@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fairshare::config;
-use fairshare::policy::{Attributes, HeaderMap, Plan, Policy, RequestView};
+use fairshare::policy::{Attributes, HeaderMap, KnownDigests, Plan, Policy, RequestView};
 
 /// Documents that use nearly everything.
 const DOCUMENTS: [&str; 3] = [
@@ -70,7 +70,8 @@ pub(crate) fn plan(policy: &Policy, path: &str) -> Plan {
         tenant: Some(b"acme".to_vec()),
     };
     let request = RequestView::new(HeaderMap::new(&map), &attributes);
-    let client = policy.identity.client(&request);
-    let identity = policy.identity.identify(&request, client).expect("it is complete");
+    let mut known = KnownDigests::new(7);
+    let client = policy.identity.client(&request, &mut known);
+    let identity = policy.identity.identify(&request, client, &mut known).expect("it is complete");
     policy.plan(&request, &identity, policy.mode)
 }

@@ -32,5 +32,6 @@ pub(super) fn run(
 fn client(name: &str, policy: &Policy) -> Subject {
     let request = RequestView::new(HeaderMap::new(&[]), &Attributes::NONE);
     let rules = &policy.identity.client;
-    rules.subject(rules.find(&request, name.as_bytes()), &policy.identity.digester)
+    let digester = &policy.identity.digester;
+    rules.subject(rules.find(&request, name.as_bytes()), |bytes| digester.digest(bytes))
 }

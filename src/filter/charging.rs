@@ -1,13 +1,46 @@
 //! A worker's part in charging its node.
 
-use super::judgement::{Judgement, judge};
-use super::worker::Worker;
+use std::rc::Rc;
+
+use super::Refusal;
+use super::decide::{Settled, Undecided};
+use super::judgement::{Judgement, judge, to_blame};
+use super::worker::{Step, Worker};
 use crate::host::Host;
 use crate::policy::Charge;
 use crate::store::node::NodeOutcome;
 use crate::units::Instant;
 
 impl Worker {
+    /// Decides a request in which nobody but the node has a say.
+    pub(super) fn decide_on_node(
+        &mut self,
+        host: &mut impl Host,
+        request: Undecided,
+        charges: &[Charge],
+        now: Instant,
+    ) -> Step {
+        if let Some(remembered) = self.node_refusals.find(charges, now) {
+            let reply = remembered.reply(&self.policy, request.grpc);
+            let refusal = Rc::clone(&remembered.refusal);
+            self.release(host, request.shadow_slots, now);
+            self.count_refusal(host, &refusal);
+            return Step::Reply(reply);
+        }
+        let settled = match self.charge_node(host, charges, now) {
+            Ok(judgements) => Settled::Admitted(judgements),
+            Err(judgements) => match to_blame(&judgements) {
+                Some(blamed) => {
+                    let refusal = Rc::new(Refusal::no_room(blamed, &self.policy));
+                    self.node_refusals.remember(blamed, &refusal, now);
+                    Settled::Refused(refusal)
+                }
+                None => Settled::Admitted(Vec::new()),
+            },
+        };
+        self.end(host, request, settled, now)
+    }
+
     /// Decides and charges on the node.
     pub(super) fn charge_node(
         &mut self,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Refusal;
 use super::charging_in_store::Charged;
 use super::job::{Delivery, Unanswered};
-use super::judgement::{Judgement, blamed, judge};
+use super::judgement::{Judgement, judge, to_blame};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
@@ -50,7 +50,7 @@ pub(super) struct Undecided {
 /// How a request's limits ended.
 pub(super) enum Settled {
     Admitted(Vec<Judgement>),
-    Refused(Refusal),
+    Refused(Rc<Refusal>),
 }
 
 impl Worker {
@@ -62,6 +62,9 @@ impl Worker {
         now: Instant,
     ) -> Step {
         let Plan { node, leased, strict, .. } = plan;
+        if leased.is_empty() && strict.is_empty() {
+            return self.decide_on_node(host, request, &node, now);
+        }
         let deadline = now.plus(self.store_timeout());
         let waiting = Waiting {
             request,
@@ -280,7 +283,7 @@ impl Worker {
     ) -> Step {
         for charge in waiting.leased.iter().chain(&waiting.strict) {
             if let Some(verdict) = self.leases.refusal(charge, now) {
-                judgements.push(Judgement { charge: charge.clone(), verdict });
+                judgements.push(Judgement { charge: *charge, verdict });
             }
         }
         self.refuse_for_room(host, waiting, &judgements, now)
@@ -293,8 +296,7 @@ impl Worker {
         judgements: &[Judgement],
         now: Instant,
     ) -> Step {
-        // Contention refuses without a level that says no: then the first one takes the blame.
-        match blamed(judgements).or(judgements.first()) {
+        match to_blame(judgements) {
             Some(blamed) => {
                 let refusal = Refusal::no_room(blamed, &self.policy);
                 self.refuse_waiting(host, waiting, refusal, now)
@@ -311,7 +313,7 @@ impl Worker {
         now: Instant,
     ) -> Step {
         self.give_back(host, &waiting, now);
-        self.end(host, waiting.request, Settled::Refused(refusal), now)
+        self.end(host, waiting.request, Settled::Refused(Rc::new(refusal)), now)
     }
 
     /// Decides a request of which nothing is left to be asked of leases or the store: on the node, and
@@ -330,7 +332,7 @@ impl Worker {
                 OnStoreError::Local { fraction_ppm } => charges.push(Charge {
                     id: limit.fallback_id,
                     quota: charge.quota.scaled(fraction_ppm, 1_000_000, charge.cost),
-                    ..charge.clone()
+                    ..*charge
                 }),
             }
         }

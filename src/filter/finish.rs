@@ -1,10 +1,13 @@
 //! How a request's decision ends: counted, and answered or let through.
 
+use std::rc::Rc;
+
 use super::decide::{Settled, Undecided};
+use super::fields::Telling;
 use super::job::Asker;
 use super::judgement::{Judgement, blamed, judge, tightest};
 use super::worker::{Step, Stream, Worker};
-use super::{Code, Outcome, RateLimitFields, Refusal};
+use super::{Code, Outcome, Refusal};
 use crate::host::Host;
 use crate::policy::{RateLimitHeaders, Shadow};
 use crate::store::Decision;
@@ -32,30 +35,27 @@ impl Worker {
         &mut self,
         host: &mut impl Host,
         request: Undecided,
-        judgements: Vec<Judgement>,
+        mut judgements: Vec<Judgement>,
     ) -> Step {
-        let mut fields = None;
+        let mut telling = None;
         let metric = match tightest(&judgements) {
             None => self.metrics.admitted_without_limit(),
             Some(tightest) => {
                 let charge = &tightest.charge;
                 let always = self.policy.headers.rate_limit == RateLimitHeaders::Always;
                 if always && !charge.quota.is_in_flight() {
-                    fields = Some(RateLimitFields::about(tightest, &self.policy));
+                    telling = Some(Telling::of(tightest));
                 }
                 self.metrics.requests(charge.place, charge.level, Outcome::Admitted)
             }
         };
         host.count(metric, 1);
         let mut slots = request.shadow_slots;
-        for judgement in judgements {
-            if judgement.charge.quota.is_in_flight() {
-                slots.push(judgement);
-            }
-        }
-        let watched = request.watched;
-        if fields.is_some() || !slots.is_empty() || watched.is_some() {
-            self.streams.insert(request.stream, Stream::Admitted { fields, slots, watched });
+        judgements.retain(|judgement| judgement.charge.quota.is_in_flight());
+        judgements.append(&mut slots);
+        let (slots, watched) = (judgements, request.watched);
+        if telling.is_some() || !slots.is_empty() || watched.is_some() {
+            self.streams.insert(request.stream, Stream::Admitted { telling, slots, watched });
         }
         Step::Continue
     }
@@ -64,7 +64,7 @@ impl Worker {
     pub(super) fn release(&mut self, host: &mut impl Host, slots: Vec<Judgement>, now: Instant) {
         let mut at_once = Vec::new();
         for Judgement { charge, verdict } in slots {
-            if !self.node.refund_later(&charge, &verdict, now) {
+            if !self.node.refund_later(&charge, &verdict) {
                 at_once.push(charge);
             }
         }
@@ -74,6 +74,11 @@ impl Worker {
     }
 
     pub(super) fn refuse(&mut self, host: &mut impl Host, refusal: &Refusal, grpc: bool) -> Step {
+        self.count_refusal(host, refusal);
+        Step::Reply(Rc::new(refusal.reply(&self.policy, grpc)))
+    }
+
+    pub(super) fn count_refusal(&mut self, host: &mut impl Host, refusal: &Refusal) {
         host.count(self.metrics.refusals(refusal.code), 1);
         let level = refusal.place.zip(refusal.level);
         host.count(
@@ -92,7 +97,6 @@ impl Worker {
                 None => self.refused.add(&"none".into(), level, subject),
             }
         }
-        Step::Reply(Box::new(refusal.reply(&self.policy, grpc)))
     }
 
     /// Tells who was refused most, where it is time.

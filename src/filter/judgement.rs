@@ -4,7 +4,7 @@ use crate::limiter::Verdict;
 use crate::policy::Charge;
 
 /// What one charge's level said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) charge: Charge,
     pub(super) verdict: Verdict,
@@ -12,8 +12,11 @@ pub(super) struct Judgement {
 
 /// Pairs each charge with its verdict.
 pub(super) fn judge(charges: &[Charge], verdicts: &[Verdict]) -> Vec<Judgement> {
-    let pairs = charges.iter().cloned().zip(verdicts.iter().copied());
-    pairs.map(|(charge, verdict)| Judgement { charge, verdict }).collect()
+    let mut judgements = Vec::with_capacity(charges.len());
+    for (charge, verdict) in charges.iter().zip(verdicts) {
+        judgements.push(Judgement { charge: *charge, verdict: *verdict });
+    }
+    judgements
 }
 
 /// The level with the least left; of several, the one that is free again last. What is left of a
@@ -24,6 +27,12 @@ pub(super) fn tightest(judgements: &[Judgement]) -> Option<&Judgement> {
         let left = (verdict.remaining, std::cmp::Reverse(verdict.reset_after));
         (charge.quota.is_in_flight(), left)
     })
+}
+
+/// The level to tell a refused request of. Contention refuses without a level that says no: then the
+/// first one takes the blame.
+pub(super) fn to_blame(judgements: &[Judgement]) -> Option<&Judgement> {
+    blamed(judgements).or(judgements.first())
 }
 
 /// The refusing level that has room last: whoever waits for it need not fear the others.

@@ -176,5 +176,5 @@ impl Worker {
 /// The charge in the terms of the store.
 fn as_charged(charge: &Charge) -> Charge {
     let quota = *LeaseTerms::of(&charge.quota, charge.cost).charged();
-    Charge { quota, ..charge.clone() }
+    Charge { quota, ..*charge }
 }

@@ -20,6 +20,7 @@ mod key_groups;
 mod leasing;
 mod metrics;
 mod mode;
+mod node_refusals;
 mod probing;
 mod refusal;
 mod standing;

@@ -6,9 +6,8 @@ use std::rc::Rc;
 use super::job::Asker;
 use super::worker::Worker;
 use crate::host::Host;
-use crate::policy::{Charge, OnStateLoss, Policy};
+use crate::policy::{Charge, LevelKey, OnStateLoss, Policy};
 use crate::store::epoch::{PATIENCE, PATIENCE_IDLE};
-use crate::store::leases::LeaseKey;
 use crate::store::{Answer, Decision, PARTS_MAX, Part, StoreError};
 use crate::units::Instant;
 
@@ -84,7 +83,7 @@ impl Worker {
             self.ledger.granted(charge, *units, answer.clock_us, now);
             if !is_current {
                 // Granted before the loss, and heard of after it.
-                self.ledger.lose(&LeaseKey::of(charge));
+                self.ledger.lose(&LevelKey::of(charge));
             }
         }
     }
@@ -96,7 +95,7 @@ impl Worker {
         result: &Result<Answer, StoreError>,
         is_current: bool,
     ) {
-        for key in charges.iter().map(LeaseKey::of) {
+        for key in charges.iter().map(LevelKey::of) {
             match result {
                 Ok(answer) if is_current => self.ledger.told(&key, answer.clock_us),
                 _ => self.ledger.lose(&key),

@@ -17,16 +17,18 @@ use std::rc::Rc;
 
 use super::charging_in_store::ChargingInStore;
 use super::decide::{Undecided, Waiting};
+use super::fields::Telling;
 use super::group_commit::GroupCommit;
 use super::judgement::Judgement;
 use super::key_groups::KeyGroups;
 use super::leasing::Questions;
 use super::mode::ModeInForce;
+use super::node_refusals::NodeRefusals;
 use super::standing::Standing;
 use super::{Metrics, RateLimitFields, Refusal, Reply};
 use crate::host::{CallId, Host, StreamId};
 use crate::map::{Map, seeded};
-use crate::policy::{HeaderMap, Identity, Limit, Mode, Policy, RequestView, Scope, Subject};
+use crate::policy::{HeaderMap, Identity, KnownDigests, Mode, Policy, RequestView, Scope, Subject};
 use crate::store::epoch::Known;
 use crate::store::leases::Leases;
 use crate::store::ledger::Ledger;
@@ -46,7 +48,7 @@ pub enum Step {
     /// Hold it; the worker resumes or answers it later.
     Pause,
     /// Answer it.
-    Reply(Box<Reply>),
+    Reply(Rc<Reply>),
 }
 
 /// One worker's filter.
@@ -68,6 +70,10 @@ pub struct Worker {
     pub(super) refused: TopRefused,
     /// Requests that the store is to charge.
     pub(super) charging: ChargingInStore,
+    pub(super) node_refusals: NodeRefusals,
+    digests: KnownDigests,
+    /// Those that were told last: their strings are written anew.
+    fields: RateLimitFields,
     /// Leases that are being asked for.
     pub(super) questions: Questions,
 }
@@ -78,7 +84,7 @@ pub(super) enum Stream {
     Waiting(Box<Waiting>),
     Admitted {
         /// For the answer.
-        fields: Option<RateLimitFields>,
+        telling: Option<Telling>,
         /// Slots that it holds until it ends.
         slots: Vec<Judgement>,
         /// The client to whom the answer may be a failed authentication.
@@ -104,6 +110,9 @@ impl Worker {
             ledger: Ledger::new(seed_candidate),
             refused: TopRefused::new(&policy.namespace),
             charging: ChargingInStore::new(seed_candidate),
+            node_refusals: NodeRefusals::new(seed_candidate),
+            digests: KnownDigests::new(seed_candidate),
+            fields: RateLimitFields::default(),
             questions: seeded(seed_candidate),
             policy,
         }
@@ -115,16 +124,13 @@ impl Worker {
         &self.metrics
     }
 
-    /// How often [`on_tick`](Self::on_tick) is needed. Where nothing waits or is held, it keeps the
-    /// gauge right that an earlier configuration may have left behind.
+    /// How often [`on_tick`](Self::on_tick) is needed.
     #[must_use]
     pub fn tick_period(&self) -> Span {
-        let caps = self.policy.limits.iter().any(Limit::caps_in_flight);
-        match (&self.policy.store, caps) {
+        match self.policy.store {
             // No request waits for the store for longer than its timeout and one such period.
-            (Some(_), _) => Span::from_millis(10),
-            (None, true) => CHORES_PERIOD,
-            (None, false) => Span::from_secs(1),
+            Some(_) => Span::from_millis(10),
+            None => CHORES_PERIOD,
         }
     }
 
@@ -152,11 +158,11 @@ impl Worker {
             host.count(self.metrics.exempt(), 1);
             return Step::Continue;
         }
-        let client = policy.identity.client(&request);
+        let client = policy.identity.client(&request, &mut self.digests);
         if let Some(refused) = self.throttle(host, &request, client, now) {
             return refused;
         }
-        let identity = match policy.identity.identify(&request, client) {
+        let identity = match policy.identity.identify(&request, client, &mut self.digests) {
             Ok(identity) => identity,
             Err(refusal) if self.mode.is(Mode::Enforce) => {
                 return self.refuse(host, &Refusal::identity(refusal, &policy), request.is_grpc());
@@ -175,16 +181,17 @@ impl Worker {
 
     /// The fields to add to an admitted request's response headers.
     #[must_use]
-    pub fn on_response(&mut self, stream: StreamId) -> Option<RateLimitFields> {
+    pub fn on_response(&mut self, stream: StreamId) -> Option<&RateLimitFields> {
         // Where another filter answers while the request waits, its end is still to come.
-        let Some(Stream::Admitted { fields, slots, .. }) = self.streams.get_mut(&stream) else {
+        let Some(Stream::Admitted { telling, slots, .. }) = self.streams.get_mut(&stream) else {
             return None;
         };
-        let fields = fields.take();
+        let telling = telling.take();
         if slots.is_empty() {
             self.streams.remove(&stream);
         }
-        fields
+        self.fields.write(&telling?, &self.policy);
+        Some(&self.fields)
     }
 
     /// Whether the end of a request is still awaited. No other one needs [`on_end`](Self::on_end).

@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use super::request::trim;
-use super::{Digester, RequestView, Subject};
+use super::{RequestView, Subject};
 
 /// The list that proxies append to.
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -62,17 +62,17 @@ impl ClientPolicy {
         hops.nth(inner_hops).and_then(parse_hop).map_or(itself, Client::Address)
     }
 
-    /// What stands for the client: the hash of its address's bytes as far as they count.
+    /// What stands for the client: the `digest` of its address's bytes as far as they count.
     #[must_use]
-    pub fn subject(&self, client: Client<'_>, digester: &Digester) -> Subject {
+    pub fn subject(&self, client: Client<'_>, digest: impl FnOnce(&[u8]) -> Subject) -> Subject {
         match client {
-            Client::Address(IpAddr::V4(address)) => digester.digest(&address.octets()),
+            Client::Address(IpAddr::V4(address)) => digest(&address.octets()),
             Client::Address(IpAddr::V6(address)) => {
                 let ignored = 128_u32.saturating_sub(self.ipv6_prefix.into());
                 let mask = u128::MAX.checked_shl(ignored).unwrap_or(0);
-                digester.digest(&Ipv6Addr::from_bits(address.to_bits() & mask).octets())
+                digest(&Ipv6Addr::from_bits(address.to_bits() & mask).octets())
             }
-            Client::Other(name) => digester.digest(name),
+            Client::Other(name) => digest(name),
         }
     }
 }

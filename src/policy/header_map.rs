@@ -58,6 +58,7 @@ impl<'a> Pairs<'a> {
         Some(Self { lengths, contents })
     }
 
+    #[inline(always)]
     fn take(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         let (name_length, rest) = self.lengths.split_first_chunk()?;
         let (value_length, rest) = rest.split_first_chunk()?;
@@ -71,6 +72,7 @@ impl<'a> Pairs<'a> {
 impl<'a> Iterator for Pairs<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let pair = self.take();
         if pair.is_none() {
@@ -81,6 +83,7 @@ impl<'a> Iterator for Pairs<'a> {
 }
 
 /// A string of `length` bytes and the zero byte behind it.
+#[inline(always)]
 fn take_string(bytes: &[u8], length: u32) -> Option<(&[u8], &[u8])> {
     let (string, rest) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
     let (_zero, rest) = rest.split_first()?;

@@ -2,7 +2,7 @@
 //! client that sent it.
 
 use super::request::trim;
-use super::{Bindings, ClientPolicy, Digester, RequestView, Subject, Values};
+use super::{Bindings, ClientPolicy, Digester, KnownDigests, RequestView, Subject, Values};
 
 /// How a request's tenant, credential and client are found.
 #[derive(Debug)]
@@ -128,9 +128,10 @@ impl Identity<'_> {
 impl IdentityPolicy {
     /// Finds out where the request comes from, if the peer was asked for.
     #[must_use]
-    pub fn client(&self, request: &RequestView<'_>) -> Option<Subject> {
+    pub fn client(&self, request: &RequestView<'_>, known: &mut KnownDigests) -> Option<Subject> {
         let peer = request.attributes().peer.as_ref()?;
-        Some(self.client.subject(self.client.find(request, peer), &self.digester))
+        let client = self.client.find(request, peer);
+        Some(self.client.subject(client, |bytes| known.digest(&self.digester, &[bytes])))
     }
 
     /// Finds out who the request of `client` belongs to.
@@ -143,10 +144,12 @@ impl IdentityPolicy {
         &'a self,
         request: &RequestView<'a>,
         client: Option<Subject>,
+        known: &mut KnownDigests,
     ) -> Result<Identity<'a>, IdentityRefusal> {
         let named = self.tenant.find(request)?;
         let found = self.credential.find(request)?;
-        let credential = found.as_ref().map(|found| found.digest(&self.digester));
+        let mut digest = |parts: &[&[u8]]| known.digest(&self.digester, parts);
+        let credential = found.as_ref().map(|found| found.digest(&mut digest));
         let bound = found.zip(credential).and_then(|(found, digest)| self.bound(&found, digest));
         let tenant_name = match (bound, named) {
             (Some(bound), Some(named)) if bound != named => return Err(IdentityRefusal::Mismatch),
@@ -154,12 +157,12 @@ impl IdentityPolicy {
         };
         let tenant = match tenant_name {
             Some(name) if name == self.tenant.default_tenant => None,
-            Some(name) => Some(self.digester.digest(name.as_bytes())),
+            Some(name) => Some(digest(&[name.as_bytes()])),
             None => match self.tenant.missing {
                 Missing::Skip => None,
                 Missing::Reject => return Err(IdentityRefusal::Missing(IdentityPart::Tenant)),
                 // No name is empty, so nobody else has this digest.
-                Missing::Anonymous => Some(self.digester.digest(b"")),
+                Missing::Anonymous => Some(digest(&[b""])),
             },
         };
         if credential.is_none() && self.credential.missing == MissingCredential::Reject {
@@ -175,7 +178,7 @@ impl IdentityPolicy {
             return None;
         }
         self.bindings.tenant_of(match self.digester.is_keyed() {
-            true => credential.digest(&Digester::new(None)),
+            true => credential.digest(|parts| Digester::new(None).digest_parts(parts)),
             false => digest,
         })
     }
@@ -213,10 +216,11 @@ struct Credential<'a> {
 }
 
 impl Credential<'_> {
-    fn digest(&self, digester: &Digester) -> Subject {
+    /// By what makes digests of parts.
+    fn digest(&self, mut digest: impl FnMut(&[&[u8]]) -> Subject) -> Subject {
         match &self.scheme {
-            None => digester.digest(self.secret),
-            Some(scheme) => digester.digest_parts(&[scheme.as_bytes(), b" ", self.secret]),
+            None => digest(&[self.secret]),
+            Some(scheme) => digest(&[scheme.as_bytes(), b" ", self.secret]),
         }
     }
 }

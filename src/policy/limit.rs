@@ -150,6 +150,12 @@ impl fmt::Display for Level {
 }
 
 impl LimitId {
+    /// The number itself.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
     /// The number of the limit called `name` (FNV-1a, 32 bits).
     #[must_use]
     pub fn of(name: &str) -> Self {

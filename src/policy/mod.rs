@@ -9,6 +9,7 @@ mod client;
 mod digest;
 mod header_map;
 mod identity;
+mod known_digests;
 mod limit;
 mod matcher;
 mod request;
@@ -16,7 +17,7 @@ mod request;
 pub use attributes::{Attributes, Wanted};
 pub use auth_failures::AuthFailures;
 pub use binding::{Bindings, MAX_BINDINGS};
-pub use charge::{Charge, Plan, Shadow};
+pub use charge::{Charge, LevelKey, Plan, Shadow};
 pub use client::{Client, ClientPolicy};
 pub use digest::{Digester, Subject};
 pub use header_map::{HeaderMap, Pairs};
@@ -24,6 +25,7 @@ pub use identity::{
     CredentialPolicy, CredentialSource, Identity, IdentityPart, IdentityPolicy, IdentityRefusal,
     Missing, MissingCredential, TenantPolicy, TenantSource,
 };
+pub use known_digests::KnownDigests;
 pub use limit::{
     Consistency, LEVELS, Level, Levels, Limit, LimitId, OnStateLoss, OnStoreError, Scope,
 };

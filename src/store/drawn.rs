@@ -12,7 +12,7 @@
 
 use crate::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
 use crate::map::{Map, seeded};
-use crate::policy::{Charge, Level, LimitId, Subject};
+use crate::policy::{Charge, LevelKey};
 use crate::units::{Instant, Span};
 
 /// Levels with less room are charged one request at a time.
@@ -37,9 +37,6 @@ const TABLE_MAX: usize = 1024;
 /// The most levels whose units go back by themselves at one look.
 pub(super) const RETURNS_MAX: usize = 64;
 
-/// Whose units.
-type Key = (LimitId, Level, Option<Subject>);
-
 /// How a level's units are drawn. It follows from the quota alone, so all workers agree on it.
 struct Terms {
     life: Span,
@@ -49,7 +46,7 @@ struct Terms {
 
 /// What one worker has drawn.
 #[derive(Debug)]
-pub(super) struct Drawn(Map<Key, Draw>);
+pub(super) struct Drawn(Map<LevelKey, Draw>);
 
 /// What was drawn of one level of one subject.
 #[derive(Debug)]
@@ -106,7 +103,7 @@ impl Terms {
 pub(super) fn enforced(charge: &Charge) -> Charge {
     let charged = Terms::of(&charge.quota).map(|terms| terms.charged);
     let quota = charged.filter(|quota| charge.cost <= quota.capacity()).unwrap_or(charge.quota);
-    Charge { quota, ..charge.clone() }
+    Charge { quota, ..*charge }
 }
 
 impl Order {
@@ -124,7 +121,7 @@ impl Drawn {
     /// Spends the charge's units. Says what is left, and where they stand; none, and nothing is spent,
     /// where there are not enough.
     pub(super) fn spend(&mut self, charge: &Charge, now: Instant) -> Option<(Verdict, Instant)> {
-        let draw = self.0.get_mut(&key(charge))?;
+        let draw = self.0.get_mut(&LevelKey::of(charge))?;
         if now < draw.charged_at || draw.until <= now {
             return None;
         }
@@ -135,7 +132,7 @@ impl Drawn {
 
     /// Gives back what [`spend`](Self::spend) has just spent.
     pub(super) fn unspend(&mut self, charge: &Charge) {
-        if let Some(draw) = self.0.get_mut(&key(charge)) {
+        if let Some(draw) = self.0.get_mut(&LevelKey::of(charge)) {
             draw.units = draw.units.saturating_add(charge.cost);
         }
     }
@@ -143,7 +140,7 @@ impl Drawn {
     /// What to ask of the node together with the charge's own units: twice as much as the last time
     /// where that was spent before its time was over, else as much as was needed.
     pub(super) fn order(&self, charge: &Charge, now: Instant) -> Order {
-        let Some(draw) = self.0.get(&key(charge)) else { return Order::default() };
+        let Some(draw) = self.0.get(&LevelKey::of(charge)) else { return Order::default() };
         let spent = draw.size.saturating_sub(draw.units);
         let wanted = match Terms::of(&charge.quota) {
             Some(_) if now < draw.until => spent.saturating_mul(2),
@@ -165,7 +162,7 @@ impl Drawn {
         now: Instant,
     ) {
         let Some(Terms { life, .. }) = Terms::of(&charge.quota) else { return };
-        let key = key(charge);
+        let key = LevelKey::of(charge);
         if self.0.len() >= TABLE_MAX && !self.0.contains_key(&key) {
             self.0.retain(|_, draw| draw.units > 0 || now < draw.until);
             if self.0.len() >= TABLE_MAX {
@@ -187,15 +184,11 @@ impl Drawn {
     /// taken to have gone back.
     pub(super) fn leftovers(&mut self, now: Instant) -> Vec<(Charge, Instant)> {
         let over = self.0.iter_mut().filter(|(_, draw)| draw.units > 0 && draw.until <= now);
-        let back = |((id, level, subject), draw): (&Key, &mut Draw)| {
+        let back = |(LevelKey { id, level, subject }, draw): (&LevelKey, &mut Draw)| {
             let cost = std::mem::take(&mut draw.units);
             let (id, level, subject, quota) = (*id, *level, *subject, draw.quota);
             (Charge { place: 0, id, level, subject, quota, cost }, draw.charged_at)
         };
         over.take(RETURNS_MAX).map(back).collect()
     }
-}
-
-const fn key(charge: &Charge) -> Key {
-    (charge.id, charge.level, charge.subject)
 }

@@ -8,6 +8,8 @@
 //! find room: it is given back in memory, and the shared data learn of it with the next write of the
 //! record or the next look at what is due, which spares a request its second write.
 
+use std::hash::{Hash, Hasher};
+
 use crate::limiter::{Share, Verdict};
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
@@ -23,8 +25,12 @@ const SPARE_FOR: Span = RENEWAL_PERIOD.plus(RENEWAL_PERIOD);
 /// however few there are.
 const UNWRITTEN_MAX: usize = 256;
 
-/// The record of one subject at one level.
-pub(super) type Place = (Level, Option<Subject>);
+/// Whose record at which level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) level: Level,
+    pub(super) subject: Option<Subject>,
+}
 
 /// The slots that one worker holds.
 #[derive(Debug)]
@@ -59,6 +65,20 @@ pub(super) struct Slots {
     others: u64,
 }
 
+impl Place {
+    pub(super) const fn of(charge: &Charge) -> Self {
+        Self { level: charge.level, subject: charge.subject }
+    }
+}
+
+/// One number instead of each field by itself, as of a level's key.
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let subject = self.subject.map_or(0, |subject| subject.halves().0);
+        state.write_u64(subject ^ u64::from(u32::from(self.level.letter())));
+    }
+}
+
 impl Holdings {
     pub(super) const fn new(seed: u64) -> Self {
         Self { holder: None, places: seeded(seed), renewed_at: Instant::ORIGIN, unwritten: 0 }
@@ -76,7 +96,7 @@ impl Holdings {
     /// charge is about no slots.
     pub(super) fn share(&self, charge: &Charge, more: u64, now: Instant) -> Option<Share> {
         let holder = self.holder.filter(|_| charge.quota.is_in_flight())?;
-        let held = self.places.get(&(charge.level, charge.subject));
+        let held = self.places.get(&Place::of(charge));
         let held = held.and_then(|held| held.of(charge.id)).map_or(0, |slots| slots.held);
         Some(Share::new(holder, held.saturating_add(more), now))
     }
@@ -84,7 +104,7 @@ impl Holdings {
     /// Holds a slot more that stands in the shared data as this worker's already, and says what the
     /// level says of it. None where there is none, or where it may soon count no more.
     pub(super) fn take_spare(&mut self, charge: &Charge, now: Instant) -> Option<Verdict> {
-        let place = self.places.get_mut(&(charge.level, charge.subject))?;
+        let place = self.places.get_mut(&Place::of(charge))?;
         if now.since(place.written_at) >= SPARE_FOR {
             return None;
         }
@@ -128,7 +148,7 @@ impl Holdings {
             return None;
         }
         let new = || Held { slots: Vec::new(), written_at: now, unwritten: false };
-        let place = self.places.entry((charge.level, charge.subject)).or_insert_with(new);
+        let place = self.places.entry(Place::of(charge)).or_insert_with(new);
         let known = place.slots.iter().position(|slots| slots.limit == charge.id);
         let position = known.unwrap_or(place.slots.len());
         if known.is_none() {
@@ -144,15 +164,17 @@ impl Holdings {
 
     /// Gives back a slot of which the shared data need not know at once. Returns whether it did; it
     /// does not where much is unwritten already.
-    pub(super) fn release_later(&mut self, charge: &Charge, now: Instant) -> bool {
+    pub(super) fn release_later(&mut self, charge: &Charge) -> bool {
         if self.unwritten >= UNWRITTEN_MAX {
             return false;
         }
-        self.change(charge, 0, 1, now);
-        if let Some(held) = self.places.get_mut(&(charge.level, charge.subject)) {
-            self.unwritten = self.unwritten.saturating_add(usize::from(!held.unwritten));
-            held.unwritten = true;
-        }
+        let Some(held) = self.places.get_mut(&Place::of(charge)) else { return false };
+        let Some(slots) = held.slots.iter_mut().find(|slots| slots.limit == charge.id) else {
+            return false;
+        };
+        slots.held = slots.held.saturating_sub(1);
+        self.unwritten = self.unwritten.saturating_add(usize::from(!held.unwritten));
+        held.unwritten = true;
         true
     }
 

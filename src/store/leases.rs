@@ -5,7 +5,7 @@ use super::parcel::{Parcel, Spend};
 use super::{CHARGES_MAX, Want};
 use crate::limiter::Verdict;
 use crate::map::{Map, seeded};
-use crate::policy::{Charge, Level, LimitId, Subject};
+use crate::policy::{Charge, LevelKey};
 use crate::units::{Instant, Span};
 
 /// The most leases that a worker holds: about 12 MiB, as the table doubles its room when it grows and
@@ -21,18 +21,10 @@ const IDLE: Span = Span::from_secs(1);
 /// its turn.
 const RETURNS_MAX: usize = CHARGES_MAX;
 
-/// Whose lease it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseKey {
-    id: LimitId,
-    level: Level,
-    subject: Option<Subject>,
-}
-
 /// The leases of one worker.
 #[derive(Debug)]
 pub struct Leases {
-    table: Map<LeaseKey, Held>,
+    table: Map<LevelKey, Held>,
     /// Leases of the table that had their turn to give units back.
     turn: usize,
     events: LeaseEvents,
@@ -72,14 +64,6 @@ impl LeaseEvents {
     const NONE: Self = Self { granted: 0, spent: 0, returned: 0, expired: 0 };
 }
 
-impl LeaseKey {
-    /// The key of a charge's lease.
-    #[must_use]
-    pub const fn of(charge: &Charge) -> Self {
-        Self { id: charge.id, level: charge.level, subject: charge.subject }
-    }
-}
-
 impl Leases {
     /// No leases. `seed` should be random.
     #[must_use]
@@ -91,13 +75,13 @@ impl Leases {
     pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
         let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());
         for charge in charges {
-            let lease = self.table.get(&LeaseKey::of(charge)).map(|held| &held.lease);
+            let lease = self.table.get(&LevelKey::of(charge)).map(|held| &held.lease);
             match lease.map_or(LeaseVerdict::Short, |lease| lease.peek(charge.cost, now)) {
                 LeaseVerdict::Admitted(verdict) | LeaseVerdict::Refused(verdict) => {
                     verdicts.push(verdict);
                 }
                 LeaseVerdict::Short => {
-                    short.push(charge.clone());
+                    short.push(*charge);
                     verdicts.push(Verdict { admitted: true, ..Verdict::refusal(&charge.quota) });
                 }
             }
@@ -110,7 +94,7 @@ impl Leases {
         }
         let (mut spends, mut low) = (Vec::with_capacity(charges.len()), false);
         for charge in charges {
-            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
+            if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
                 spends.push(held.lease.spend(charge.cost, now));
                 low |= held.lease.is_low(now);
             }
@@ -127,7 +111,7 @@ impl Leases {
     /// Gives back what [`decide`](Self::decide) spent on a request that is not let through.
     pub fn unspend(&mut self, charges: &[Charge], spends: &[Spend]) {
         for (charge, spend) in charges.iter().zip(spends) {
-            let held = self.table.get_mut(&LeaseKey::of(charge));
+            let held = self.table.get_mut(&LevelKey::of(charge));
             let back = held.map_or(0, |held| held.lease.unspend(*spend));
             let lost = charge.cost.saturating_sub(back);
             self.events.expired = self.events.expired.saturating_add(lost);
@@ -138,7 +122,7 @@ impl Leases {
     #[must_use]
     pub fn refillable(&self, charges: &[Charge], now: Instant) -> Vec<Charge> {
         let joins = |charge: &&Charge| {
-            self.table.get(&LeaseKey::of(charge)).is_some_and(|held| held.lease.joins(now))
+            self.table.get(&LevelKey::of(charge)).is_some_and(|held| held.lease.joins(now))
         };
         charges.iter().filter(joins).cloned().collect()
     }
@@ -154,7 +138,7 @@ impl Leases {
     /// Notes that a question about these charges is over, whatever came of it.
     pub fn answered(&mut self, charges: &[Charge]) {
         for charge in charges {
-            if let Some(held) = self.table.get_mut(&LeaseKey::of(charge)) {
+            if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
                 held.lease.answered();
             }
         }
@@ -176,7 +160,7 @@ impl Leases {
     /// The store's refusal of `charge`, where it still stands.
     #[must_use]
     pub fn refusal(&self, charge: &Charge, now: Instant) -> Option<Verdict> {
-        match self.table.get(&LeaseKey::of(charge))?.lease.peek(charge.cost, now) {
+        match self.table.get(&LevelKey::of(charge))?.lease.peek(charge.cost, now) {
             LeaseVerdict::Refused(verdict) => Some(verdict),
             LeaseVerdict::Admitted(_) | LeaseVerdict::Short => None,
         }
@@ -206,7 +190,7 @@ impl Leases {
             if !may_return(charge) {
                 continue;
             }
-            over.extend(lease.leftovers(IDLE, now).map(|parcel| (charge.clone(), parcel)));
+            over.extend(lease.leftovers(IDLE, now).map(|parcel| (*charge, parcel)));
         }
         self.turn = start.saturating_add(seen);
         self.table.retain(|_, held| !held.lease.is_blank(now));
@@ -226,7 +210,7 @@ impl Leases {
     }
 
     fn lease(&mut self, charge: &Charge) -> &mut Lease {
-        let key = LeaseKey::of(charge);
+        let key = LevelKey::of(charge);
         if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
             let start = self.turn.checked_rem(self.table.len()).unwrap_or(0);
             let candidates = self.table.iter().skip(start).take(CANDIDATES);
@@ -237,7 +221,7 @@ impl Leases {
             self.events.expired = self.events.expired.saturating_add(units);
         }
         let held = self.table.entry(key).or_insert_with(|| Held {
-            charge: charge.clone(),
+            charge: *charge,
             lease: Lease::new(charge.quota, charge.cost),
         });
         &mut held.lease
@@ -248,6 +232,7 @@ impl Leases {
 mod tests {
     use super::*;
     use crate::limiter::{Quota, WindowQuota};
+    use crate::policy::{Level, LimitId, Subject};
 
     const KEYS: u8 = 250;
 

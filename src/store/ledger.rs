@@ -5,10 +5,9 @@
 //! its period for longer than it did.
 
 use super::decision::{PARTS_MAX, Part};
-use super::leases::LeaseKey;
 use crate::limiter::Quota;
 use crate::map::{Map, seeded};
-use crate::policy::Charge;
+use crate::policy::{Charge, LevelKey};
 use crate::units::{Instant, Span};
 
 /// Keys of one generation. There are two, so a worker remembers at most 16,384 keys, about 4 MiB;
@@ -23,8 +22,8 @@ const PARTS_PER_PERIOD: u64 = 4;
 pub struct Ledger {
     seed: u64,
     /// Keys that were charged lately, and before that.
-    young: Map<LeaseKey, Entry>,
-    old: Map<LeaseKey, Entry>,
+    young: Map<LevelKey, Entry>,
+    old: Map<LevelKey, Entry>,
     /// From then on nothing of it counts.
     counts_until: Instant,
     /// The store's clock when it last granted anything.
@@ -116,7 +115,7 @@ impl Entry {
         for (part, span) in parts.iter_mut().zip(&self.spans) {
             *part = Part { at_us: span.last_us, units: span.units };
         }
-        (self.charge.clone(), parts)
+        (self.charge, parts)
     }
 }
 
@@ -148,7 +147,7 @@ impl Ledger {
         }
         self.counts_until = self.counts_until.max(now.plus(charge.quota.period()));
         self.clock_us = at_us;
-        let key = LeaseKey::of(charge);
+        let key = LevelKey::of(charge);
         if !self.young.contains_key(&key) {
             if self.young.len() >= GENERATION_MAX {
                 let young = std::mem::replace(&mut self.young, seeded(self.seed));
@@ -157,7 +156,7 @@ impl Ledger {
                 self.dropped = self.dropped.saturating_add(u64::try_from(lost).unwrap_or(0));
             }
             let entry = self.old.remove(&key).unwrap_or_else(|| Entry {
-                charge: charge.clone(),
+                charge: *charge,
                 spans: Vec::new(),
                 due: false,
                 told_us: 0,
@@ -172,7 +171,7 @@ impl Ledger {
 
     /// Notes that `units` that were charged at `at_us` are on their way back.
     pub fn given_back(&mut self, charge: &Charge, units: u64, at_us: u64) {
-        let Some(entry) = self.entry(&LeaseKey::of(charge)) else { return };
+        let Some(entry) = self.entry(&LevelKey::of(charge)) else { return };
         if let Some(span) = entry.spans.iter_mut().find(|span| span.last_us >= at_us) {
             span.units = span.units.saturating_sub(units);
         }
@@ -187,13 +186,13 @@ impl Ledger {
         clock_us: u64,
     ) -> Option<(Charge, [Part; PARTS_MAX])> {
         let capacity = charge.quota.capacity();
-        let entry = self.entry(&LeaseKey::of(charge))?;
+        let entry = self.entry(&LevelKey::of(charge))?;
         let lost = held < entry.certain(clock_us).min(capacity);
         (lost && entry.told_us < clock_us).then(|| entry.tell())
     }
 
     /// The store has lost what `key` holds.
-    pub fn lose(&mut self, key: &LeaseKey) {
+    pub fn lose(&mut self, key: &LevelKey) {
         if let Some(entry) = self.entry(key) {
             entry.due = true;
             self.any_due = true;
@@ -230,7 +229,7 @@ impl Ledger {
     }
 
     /// The store was told about `key` at `clock_us`.
-    pub fn told(&mut self, key: &LeaseKey, clock_us: u64) {
+    pub fn told(&mut self, key: &LevelKey, clock_us: u64) {
         if let Some(entry) = self.entry(key) {
             entry.told_us = clock_us;
         }
@@ -241,7 +240,7 @@ impl Ledger {
         std::mem::replace(&mut self.dropped, 0)
     }
 
-    fn entry(&mut self, key: &LeaseKey) -> Option<&mut Entry> {
+    fn entry(&mut self, key: &LevelKey) -> Option<&mut Entry> {
         match self.young.get_mut(key) {
             Some(entry) => Some(entry),
             None => self.old.get_mut(key),

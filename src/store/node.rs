@@ -17,7 +17,7 @@ use std::cell::Cell as StdCell;
 
 use super::cell::{Cell, CellOutcome, Reading, Wish, rewrite, set_shares};
 use super::drawn::{Drawn, Order, enforced};
-use super::holdings::Holdings;
+use super::holdings::{Holdings, Place};
 use super::numbers::next_number;
 use super::record::Record;
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
@@ -226,10 +226,10 @@ impl NodeStore {
     /// where the level was nearly empty when the slot was taken, as `verdict` says. So of a cap's
     /// slots a sixteenth at most is ever taken for taken that is free, and until the next
     /// [renewal](Self::renew) at most.
-    pub fn refund_later(&mut self, slot: &Charge, verdict: &Verdict, now: Instant) -> bool {
+    pub fn refund_later(&mut self, slot: &Charge, verdict: &Verdict) -> bool {
         let taken = verdict.capacity.saturating_sub(verdict.remaining);
         let part = verdict.capacity.checked_div(LATER_PART).unwrap_or(0);
-        taken <= part && self.own.release_later(slot, now)
+        taken <= part && self.own.release_later(slot)
     }
 
     /// Charges what has happened already, whether or not it fits. Where the host fails or contention
@@ -264,7 +264,7 @@ impl NodeStore {
         let Ok(seed) = self.seed(shared) else { return };
         for place in due {
             let shares = self.own.shares(&place, now);
-            let (key, fingerprint) = self.address(place.0, place.1, seed);
+            let (key, fingerprint) = self.address(place.level, place.subject, seed);
             let change = |record: &mut Record| set_shares(record, &shares, now);
             let written = rewrite(shared, &key, fingerprint, now, &change);
             if written {
@@ -297,7 +297,7 @@ impl NodeStore {
         }
         let mut cells: Vec<Cell> = Vec::with_capacity(4);
         for (position, charge) in charges.iter().enumerate() {
-            let place = (charge.level, charge.subject);
+            let place = Place::of(charge);
             if let Some(cell) = cells.iter_mut().find(|cell| cell.place == place) {
                 cell.members.push(position);
                 continue;

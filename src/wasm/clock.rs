@@ -22,5 +22,10 @@ pub(super) fn now() -> Instant {
         None => read(Clock::Monotonic).or_else(|| read(Clock::Wall)),
     };
     LAST.set(reading);
-    Instant::from_nanos(reading.map_or(0, |(_, nanos)| nanos))
+    last()
+}
+
+/// What the clock said last.
+pub(super) fn last() -> Instant {
+    Instant::from_nanos(LAST.get().map_or(0, |(_, nanos)| nanos))
 }

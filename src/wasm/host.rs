@@ -3,6 +3,8 @@
 use proxy_wasm::types::{BufferType, MapType};
 
 use super::abi::{self, Failure};
+use super::clock;
+use super::counters::Counters;
 use crate::filter::{MetricId, Metrics, Reply};
 use crate::host::{CallId, Host, StoreCall, StreamId, WakeFailure};
 use crate::policy::HeaderMap;
@@ -21,8 +23,7 @@ const NODE_HEADER: &[u8] = b"x-envoy-original-dst-host";
 pub(super) struct WasmHost {
     /// The queue to which this worker sends itself a message to be called back.
     queue: Option<u32>,
-    /// The host's number of each metric.
-    metrics: Vec<Option<u32>>,
+    counters: Counters,
 }
 
 impl WasmHost {
@@ -32,7 +33,12 @@ impl WasmHost {
         let define = |(number, name): (usize, &String)| {
             abi::define_metric(metrics.kind(MetricId(number)), name).ok()
         };
-        self.metrics = numbered.map(define).collect();
+        self.counters = Counters::new(numbered.map(define));
+    }
+
+    /// Tells the proxy of all counts that it was not told of yet.
+    pub(super) fn tell_counts(&mut self) {
+        self.counters.tell(clock::last());
     }
 
     /// Whether `queue` is the one that wakes this worker.
@@ -114,14 +120,11 @@ impl Host for WasmHost {
     }
 
     fn count(&mut self, metric: MetricId, by: u64) {
-        let id = self.metrics.get(metric.0).copied().flatten();
-        if let (Some(id), Ok(by @ 1..)) = (id, i64::try_from(by)) {
-            let _ = abi::increment(id, by);
-        }
+        self.counters.add(metric.0, by, clock::last());
     }
 
     fn record(&mut self, metric: MetricId, value: u64) {
-        if let Some(id) = self.metrics.get(metric.0).copied().flatten() {
+        if let Some(id) = self.counters.number(metric.0) {
             let _ = abi::record(id, value);
         }
     }

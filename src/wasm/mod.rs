@@ -5,6 +5,7 @@
 
 mod abi;
 mod clock;
+mod counters;
 mod exports;
 mod host;
 mod log;

@@ -73,6 +73,7 @@ impl Vm {
     pub(super) fn on_tick(&mut self, root: u32) {
         if let Some(Plugin { worker, host }) = self.plugin(root) {
             worker.on_tick(host, now());
+            host.tell_counts();
         }
     }
 
@@ -136,6 +137,9 @@ impl Vm {
             worker.on_end(host, StreamId(context), now());
         }
         if self.streams.remove(&context).is_none() {
+            if let Some(Plugin { host, .. }) = self.plugin(context) {
+                host.tell_counts();
+            }
             self.plugins.retain(|(root, _)| *root != context);
         }
     }

@@ -75,7 +75,7 @@ impl FakeHost {
             let headers = HeaderMap::serialize(&[(b":status", &status)]);
             worker.on_answer(self, stream, HeaderMap::new(&headers), now);
         }
-        worker.on_response(stream)
+        worker.on_response(stream).cloned()
     }
 }
 

@@ -188,7 +188,7 @@ impl Process {
         let bytes = HeaderMap::serialize(pairs);
         let outcome = match worker.on_request(host, stream, HeaderMap::new(&bytes), now) {
             Step::Continue => Outcome::Passed(host.answer(worker, stream, now)),
-            Step::Reply(reply) => Outcome::Answered(*reply),
+            Step::Reply(reply) => Outcome::Answered(Rc::unwrap_or_clone(reply)),
             Step::Pause => Outcome::Waits,
         };
         (stream, outcome)

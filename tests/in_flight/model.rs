@@ -157,8 +157,7 @@ impl Model {
                     let (charges, verdicts) = requests.swap_remove(request.index(requests.len()));
                     // As the filter does.
                     let slots = charges.into_iter().zip(verdicts);
-                    let at_once =
-                        slots.filter(|(c, verdict)| !node.refund_later(c, verdict, self.now));
+                    let at_once = slots.filter(|(c, verdict)| !node.refund_later(c, verdict));
                     let at_once: Vec<Charge> = at_once.map(|(charge, _)| charge).collect();
                     node.refund(&mut self.map, &at_once, &[], self.now);
                 }

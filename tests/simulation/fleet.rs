@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fairshare::config;
-use fairshare::policy::{Attributes, HeaderMap, Level, Policy, RequestView};
+use fairshare::policy::{Attributes, HeaderMap, KnownDigests, Level, Policy, RequestView};
 use fairshare::store;
 use fairshare::units::Instant;
 
@@ -145,7 +145,8 @@ impl Fleet {
         let name = &policy.limits[place].name;
         let bytes = headers(tenant.unwrap_or(0));
         let request = RequestView::new(HeaderMap::new(&bytes), &Attributes::NONE);
-        let identity = policy.identity.identify(&request, None).expect("a tenant");
+        let identity =
+            policy.identity.identify(&request, None, &mut KnownDigests::new(7)).expect("a tenant");
         let level = if tenant.is_some() { Level::Tenant } else { Level::Shared };
         let subject = tenant.and(identity.tenant);
         let tag = store::tag(policy.store.as_ref().expect("a store"), name);

@@ -193,7 +193,9 @@ impl<'a> World<'a> {
             Event::Answer(number) => {
                 let member = self.requests[number].member;
                 if self.requests[number].ended_at.is_none() {
-                    self.callback(member, |worker, _, _| worker.on_response(stream(number)));
+                    self.callback(member, |worker, _, _| {
+                        worker.on_response(stream(number)).cloned()
+                    });
                 }
             }
             Event::End(number) => self.end(number),

@@ -14,6 +14,8 @@ use super::{stats, tools};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(20);
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
+/// How late a count may come.
+const METRICS_LAG: Duration = Duration::from_millis(150);
 
 /// A running Envoy, killed when it goes out of scope. Several may run at once.
 pub struct Envoy {
@@ -248,6 +250,7 @@ impl Envoy {
 
     /// The sum of the Prometheus series of `name` that carry all of `labels`.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        std::thread::sleep(METRICS_LAG);
         stats::sum(&self.prometheus(), name, labels)
     }
 

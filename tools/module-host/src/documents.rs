@@ -13,6 +13,29 @@ pub const LARGE: &str = r#"{
   "limits": [{"name": "api", "tenant": {"rate": 20000, "per": "1s", "burst": 40000}}]
 }"#;
 
+/// Three levels of rates and three caps on the node, all with room for everything.
+pub const FULL: &str = r#"{
+  "identity": {"credential": {"from": [{"header": "x-api-key"}]}},
+  "limits": [{
+    "name": "dns", "match": {"path_prefix": "/dns/"},
+    "shared": {"requests": 400000, "window": "1s"},
+    "tenant": {"requests": 200000, "window": "1s"},
+    "credential": {"rate": 200000, "per": "1s", "burst": 400000},
+    "in_flight": {"shared": 4000, "tenant": 2000, "credential": 1000}
+  }]
+}"#;
+
+/// A tenant level so small that the node is asked for each request, which a request every 50 microseconds
+/// does not use up.
+pub const SMALL: &str = r#"{
+  "limits": [{"name": "dns", "tenant": {"requests": 1000, "window": "40ms"}}]
+}"#;
+
+/// A tenant level that is soon used up.
+pub const TIGHT: &str = r#"{
+  "limits": [{"name": "dns", "tenant": {"requests": 5, "window": "1h"}}]
+}"#;
+
 /// A shared and a tenant level of the fleet, by leases.
 pub const LEASED: &str = r#"{
   "limits": [{

@@ -38,6 +38,7 @@ pub struct Trap {
 pub struct Vm {
     store: Store<Host>,
     instance: Instance,
+    instructions: u64,
 }
 
 impl Program {
@@ -65,7 +66,7 @@ impl Program {
         store.data_mut().memory = instance.get_memory(&store, "memory");
         let allocate = instance.get_typed_func(&store, "proxy_on_memory_allocate");
         store.data_mut().allocate = Some(allocate.expect("the module can allocate"));
-        let mut vm = Vm { store, instance };
+        let mut vm = Vm { store, instance, instructions: 0 };
         vm.call("_initialize", &[]).expect("it initializes");
         vm
     }
@@ -100,7 +101,9 @@ impl Vm {
         let mut results = [Val::I32(0)];
         self.machine_mut().before(callback, numbers);
         self.store.set_fuel(FUEL).expect("fuel is metered");
-        match function.call(&mut self.store, &arguments, &mut results[..returns]) {
+        let ended = function.call(&mut self.store, &arguments, &mut results[..returns]);
+        self.instructions += FUEL - self.store.get_fuel().expect("fuel is metered");
+        match ended {
             Ok(()) => {
                 let result = results[0].i32().unwrap_or(0).cast_unsigned();
                 self.machine_mut().after(callback, numbers, result);
@@ -112,6 +115,12 @@ impl Vm {
                 log: self.machine().log.iter().rev().take(3).cloned().collect(),
             }),
         }
+    }
+
+    /// Instructions that all callbacks together have taken since the last look. A bulk copy counts by
+    /// its bytes.
+    pub fn take_instructions(&mut self) -> u64 {
+        std::mem::take(&mut self.instructions)
     }
 
     /// Bytes of the instance's memory.

@@ -1,0 +1,62 @@
+//! How many instructions of the module a request takes, from its headers to its end.
+//!
+//! Unlike time, they are the same on every machine; and other than those of the core alone, which the
+//! project's own `tests/instructions.rs` counts, they are of what is shipped, as the compiler made it.
+
+use module_host::{Fate, Machine, Program, Proxy, documents, header_map};
+
+/// Instructions of one request, by what kind it is.
+const COUNTS: [(&str, &str, Fate, u64); 3] = [
+    ("spends what was drawn", documents::FULL, Fate::Passed, 20_707),
+    ("charges the node", documents::SMALL, Fate::Passed, 41_201),
+    ("is refused", documents::TIGHT, Fate::Answered, 16_420),
+];
+
+/// The part by which a count may be off, in percent: compilers differ.
+const MARGIN: u64 = 10;
+
+#[test]
+fn a_request_takes_as_many_instructions_as_it_did() {
+    let program = Program::load();
+    let mut wrong = Vec::new();
+    for (name, document, fate, expected) in COUNTS {
+        let count = instructions(&program, document, fate);
+        println!("{name}: {count}");
+        if count.abs_diff(expected) * 100 > expected * MARGIN {
+            wrong.push(format!("{name}: {count} instead of {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "where that is on purpose, correct COUNTS: {}", wrong.join("; "));
+}
+
+/// Of one request in the mean of many, all of which end as `fate`, after as many others.
+fn instructions(program: &Program, document: &str, fate: Fate) -> u64 {
+    const REQUESTS: u64 = 500;
+    let mut machine = Machine::new(document);
+    machine.request_headers = header_map(&[
+        (b":authority", b"shop.example"),
+        (b":path", b"/dns/lookup?name=example.org"),
+        (b":method", b"GET"),
+        (b":scheme", b"http"),
+        (b"user-agent", b"some-client/1.2.3"),
+        (b"x-tenant-id", b"acme"),
+        (b"x-api-key", b"a-key-of-some-length-0123456789"),
+        (b"x-forwarded-for", b"192.0.2.7"),
+        (b"x-request-id", b"5f0c3cbe-7d5e-4f6b-9c53-3c1b4f1d9a11"),
+    ]);
+    machine.response_headers = header_map(&[(b":status", b"200")]);
+    let (mut proxy, taken) = Proxy::start(program, machine).unwrap();
+    assert!(taken, "{:?}", proxy.vm.machine().log);
+    let mut run = |of_interest: bool| {
+        for _ in 0..REQUESTS {
+            proxy.vm.machine_mut().now += 50_000;
+            let (stream, ended) = proxy.request().unwrap();
+            assert!(!of_interest || ended == fate, "{ended:?} instead of {fate:?}");
+            proxy.response(stream).unwrap();
+            proxy.end(stream).unwrap();
+        }
+        proxy.vm.take_instructions() / REQUESTS
+    };
+    run(false);
+    run(true)
+}
