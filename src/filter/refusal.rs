@@ -1,5 +1,7 @@
 //! What a refused request is told.
 
+use std::cell::OnceCell;
+
 use serde::Serialize;
 
 use super::fields::policy_name;
@@ -7,8 +9,8 @@ use super::judgement::Judgement;
 use super::{Code, RateLimitFields};
 use crate::limiter::WindowQuota;
 use crate::policy::{
-    AuthFailures, IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders, Subject,
-    TenantSource,
+    AuthFailures, HeaderMap, IdentityPart, IdentityRefusal, Level, Policy, RateLimitHeaders,
+    Subject, TenantSource,
 };
 use crate::units::Span;
 
@@ -25,6 +27,8 @@ pub struct Reply {
     pub details: String,
     /// The gRPC status; the host uses it for gRPC requests alone.
     pub grpc_status: i32,
+    /// The fields as the host takes them, once they were sent: an answer may be sent often.
+    serialized: OnceCell<Vec<u8>>,
 }
 
 /// Why a request is refused, and what may help.
@@ -82,7 +86,18 @@ impl Reply {
             body: Vec::new(),
             details: "fairshare_unconfigured".to_owned(),
             grpc_status: 14, // UNAVAILABLE
+            serialized: OnceCell::new(),
         }
+    }
+
+    /// The header fields in the host's serialized form.
+    #[must_use]
+    pub fn header_map(&self) -> &[u8] {
+        self.serialized.get_or_init(|| {
+            let fields = self.headers.iter();
+            let pairs = fields.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            HeaderMap::serialize(&pairs.collect::<Vec<_>>())
+        })
     }
 }
 
@@ -207,6 +222,7 @@ impl Refusal {
             body,
             details: format!("fairshare_{}", self.code.name()),
             grpc_status: form.grpc_status,
+            serialized: OnceCell::new(),
         }
     }
 

@@ -215,17 +215,14 @@ pub(super) fn add_header(map: MapType, name: &str, value: &str) -> Result<(), Fa
     })
 }
 
-/// Answers the effective stream.
+/// Answers the effective stream, with header fields in serialized form.
 pub(super) fn send_local_response(
     status: u16,
     details: &str,
-    headers: &[(&'static str, String)],
+    headers: &[u8],
     body: &[u8],
     grpc_status: i32,
 ) -> Result<(), Failure> {
-    let pairs: Vec<_> =
-        headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-    let headers = HeaderMap::serialize(&pairs);
     check(unsafe {
         host::proxy_send_local_response(
             u32::from(status),

@@ -132,7 +132,8 @@ impl Host for WasmHost {
 
 /// Answers the effective stream. A stream that is gone needs no answer.
 pub(super) fn send(reply: &Reply) {
-    let Reply { status, headers, body, details, grpc_status } = reply;
+    let Reply { status, body, details, grpc_status, .. } = reply;
+    let headers = reply.header_map();
     let _ = abi::send_local_response(*status, details, headers, body, *grpc_status);
 }
 
