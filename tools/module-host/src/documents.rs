@@ -25,6 +25,19 @@ pub const FULL: &str = r#"{
   }]
 }"#;
 
+/// The same for the fleet, by leases.
+pub const FULL_LEASED: &str = r#"{
+  "identity": {"credential": {"from": [{"header": "x-api-key"}]}},
+  "limits": [{
+    "name": "dns", "match": {"path_prefix": "/dns/"}, "scope": "global",
+    "shared": {"requests": 400000, "window": "1s"},
+    "tenant": {"requests": 200000, "window": "1s"},
+    "credential": {"rate": 200000, "per": "1s", "burst": 400000},
+    "in_flight": {"shared": 4000, "tenant": 2000, "credential": 1000}
+  }],
+  "store": {"cluster": "redis", "timeout": "50ms"}
+}"#;
+
 /// A tenant level so small that the node is asked for each request, which a request every 50 microseconds
 /// does not use up.
 pub const SMALL: &str = r#"{

@@ -3,12 +3,13 @@
 //! Unlike time, they are the same on every machine; and other than those of the core alone, which the
 //! project's own `tests/instructions.rs` counts, they are of what is shipped, as the compiler made it.
 
-use module_host::{Fate, Machine, Program, Proxy, documents, header_map};
+use module_host::{Fate, Machine, Program, Proxy, documents, header_map, store};
 
 /// Instructions of one request, by what kind it is.
-const COUNTS: [(&str, &str, Fate, u64); 3] = [
+const COUNTS: [(&str, &str, Fate, u64); 4] = [
     ("spends what was drawn", documents::FULL, Fate::Passed, 20_707),
     ("charges the node", documents::SMALL, Fate::Passed, 41_201),
+    ("spends from leases", documents::FULL_LEASED, Fate::Passed, 27_440),
     ("is refused", documents::TIGHT, Fate::Answered, 11_887),
 ];
 
@@ -54,6 +55,9 @@ fn instructions(program: &Program, document: &str, fate: Fate) -> u64 {
             assert!(!of_interest || ended == fate, "{ended:?} instead of {fate:?}");
             proxy.response(stream).unwrap();
             proxy.end(stream).unwrap();
+            // What goes to the store and comes from there is a part of what requests cost.
+            proxy.wake().unwrap();
+            proxy.answer_calls("200", store::granting).unwrap();
         }
         proxy.vm.take_instructions() / REQUESTS
     };
