@@ -52,7 +52,8 @@ struct Row<'a> {
     fingerprint: Fingerprint,
     expires_at: Instant,
     fill: u8,
-    payload: Cow<'a, [u8]>,
+    /// The row as it is encoded: most are only carried from one version of the slot to the next.
+    bytes: Cow<'a, [u8]>,
 }
 
 /// The bytes are no slot of this version.
@@ -106,7 +107,7 @@ impl<'a> Slot<'a> {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.push(VERSION);
         for row in &self.rows {
-            row.encode(&mut bytes);
+            bytes.extend_from_slice(&row.bytes);
         }
         bytes
     }
@@ -116,13 +117,13 @@ impl<'a> Slot<'a> {
     #[must_use]
     pub fn record(&self, fingerprint: Fingerprint, now: Instant) -> Record {
         if let Some(row) = self.row(fingerprint) {
-            let record = Record::decode(&row.payload).filter(|_| row.expires_at > now);
+            let record = Record::decode(row.payload()).filter(|_| row.expires_at > now);
             return record.unwrap_or_default();
         }
         let mut inherited = Record::default();
         for overflow in [Fingerprint::OLD_OVERFLOW, Fingerprint::OVERFLOW] {
             let row = self.row(overflow).filter(|row| row.expires_at > now);
-            let known = row.and_then(|row| Overflow::decode(&row.payload)?.of(fingerprint.0));
+            let known = row.and_then(|row| Overflow::decode(row.payload())?.of(fingerprint.0));
             if let Some(record) = known {
                 inherited.envelop(record);
             }
@@ -134,7 +135,11 @@ impl<'a> Slot<'a> {
     /// records of other subjects were evicted while they still mattered.
     pub fn put(&mut self, fingerprint: Fingerprint, record: &Record, now: Instant) -> usize {
         self.rows.retain(|row| row.fingerprint != fingerprint && row.expires_at > now);
-        self.rows.push(Row::new(fingerprint, record, record.encode(now)));
+        self.rows.push(Row::new(
+            fingerprint,
+            (record.expires_at(), record.fill()),
+            &record.encode(now),
+        ));
         let mut evicted = 0;
         while self.size() > SLOT_BYTES && self.evict_one(fingerprint, now) {
             evicted = usize::saturating_add(evicted, 1);
@@ -153,11 +158,15 @@ impl<'a> Slot<'a> {
             return false;
         };
         let victim = self.rows.swap_remove(victim);
-        let record = Record::decode(&victim.payload).unwrap_or_default();
+        let record = Record::decode(victim.payload()).unwrap_or_default();
         let mut overflow = self.take_overflow();
         overflow.add(victim.fingerprint.0, record);
-        let bytes = overflow.encode(now);
-        self.rows.push(Row::new(Fingerprint::OVERFLOW, overflow.envelope(), bytes));
+        let (bytes, envelope) = (overflow.encode(now), overflow.envelope());
+        self.rows.push(Row::new(
+            Fingerprint::OVERFLOW,
+            (envelope.expires_at(), envelope.fill()),
+            &bytes,
+        ));
         true
     }
 
@@ -165,11 +174,14 @@ impl<'a> Slot<'a> {
     fn take_overflow(&mut self) -> Overflow {
         let position = self.rows.iter().position(|row| row.fingerprint == Fingerprint::OVERFLOW);
         let Some(position) = position else { return Overflow::new() };
-        let mut row = self.rows.swap_remove(position);
-        let overflow = Overflow::decode(&row.payload).unwrap_or_else(Overflow::new);
+        let row = self.rows.swap_remove(position);
+        let overflow = Overflow::decode(row.payload()).unwrap_or_else(Overflow::new);
         if overflow.is_full() && self.row(Fingerprint::OLD_OVERFLOW).is_none() {
-            row.fingerprint = Fingerprint::OLD_OVERFLOW;
-            self.rows.push(row);
+            self.rows.push(Row::new(
+                Fingerprint::OLD_OVERFLOW,
+                (row.expires_at, row.fill),
+                row.payload(),
+            ));
             return Overflow::new();
         }
         overflow
@@ -180,46 +192,42 @@ impl<'a> Slot<'a> {
     }
 
     fn size(&self) -> usize {
-        self.rows
-            .iter()
-            .fold(1, |sum, row| sum.saturating_add(HEADER_BYTES).saturating_add(row.payload.len()))
+        self.rows.iter().fold(1, |sum, row| sum.saturating_add(row.bytes.len()))
     }
 }
 
 impl<'a> Row<'a> {
-    fn new(fingerprint: Fingerprint, record: &Record, payload: Vec<u8>) -> Self {
-        Self {
-            fingerprint,
-            expires_at: record.expires_at(),
-            fill: record.fill(),
-            payload: Cow::Owned(payload),
-        }
+    /// A row with a record's, or an overflow's, `payload`, which matters until then and is so full.
+    fn new(fingerprint: Fingerprint, (expires_at, fill): (Instant, u8), payload: &[u8]) -> Self {
+        // Records are kilobytes at most; nothing longer is ever made.
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES.saturating_add(payload.len()));
+        bytes.extend_from_slice(&fingerprint.0.to_le_bytes());
+        bytes.extend_from_slice(&expires_at.as_nanos().to_le_bytes());
+        bytes.push(fill);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(payload);
+        Self { fingerprint, expires_at, fill, bytes: Cow::Owned(bytes) }
     }
 
     fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (fingerprint, rest) = bytes.split_first_chunk()?;
         let (expires_at, rest) = rest.split_first_chunk()?;
         let (fill, rest) = rest.split_first()?;
-        let (length, rest) = rest.split_first_chunk()?;
+        let (length, _) = rest.split_first_chunk()?;
         let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-        let (payload, rest) = rest.split_at_checked(length)?;
+        let (row, rest) = bytes.split_at_checked(HEADER_BYTES.checked_add(length)?)?;
         let row = Self {
             fingerprint: Fingerprint(u64::from_le_bytes(*fingerprint)),
             expires_at: Instant::from_nanos(u64::from_le_bytes(*expires_at)),
             fill: *fill,
-            payload: Cow::Borrowed(payload),
+            bytes: Cow::Borrowed(row),
         };
         Some((row, rest))
     }
 
-    fn encode(&self, bytes: &mut Vec<u8>) {
-        // Records are kilobytes at most; nothing longer is ever made.
-        let Ok(length) = u32::try_from(self.payload.len()) else { return };
-        bytes.extend_from_slice(&self.fingerprint.0.to_le_bytes());
-        bytes.extend_from_slice(&self.expires_at.as_nanos().to_le_bytes());
-        bytes.push(self.fill);
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(&self.payload);
+    fn payload(&self) -> &[u8] {
+        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
     }
 }
 
