@@ -32,7 +32,7 @@ impl Worker {
             Err(judgements) => match to_blame(&judgements) {
                 Some(blamed) => {
                     let refusal = Rc::new(Refusal::no_room(blamed, &self.policy));
-                    self.node_refusals.remember(blamed, &refusal, now);
+                    self.node_refusals.remember(charges, blamed, &refusal, now);
                     Settled::Refused(refusal)
                 }
                 None => Settled::Admitted(Vec::new()),

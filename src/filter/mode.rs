@@ -20,6 +20,10 @@ use crate::units::{Instant, Span};
 /// `store.timeout`; and it is over long before the next question.
 const TIMEOUT: Span = Span::from_secs(1);
 
+/// Time for the answer to a worker that was never answered. By such questions it finds out that the store
+/// is well again, and that takes no longer than a second.
+const NEWCOMER_TIMEOUT: Span = Span::from_millis(500);
+
 /// Time from a question that failed to the next one. With two that are lost after their whole time, a node
 /// of one worker follows in some eight seconds.
 const PAUSE: Span = Span::from_millis(500);
@@ -94,8 +98,15 @@ impl Worker {
     /// Whether a worker that takes no turns is to ask all the same, where nobody takes them or where it
     /// has given the store up.
     fn asks_alone(&mut self, is_neglected: bool, now: Instant) -> bool {
-        let under_way = if self.mode.asked.is_some() { TIMEOUT } else { Span::ZERO };
+        let under_way = if self.mode.asked.is_some() { self.mode_timeout() } else { Span::ZERO };
         (is_neglected || self.groups.any_is_given_up()) && self.standing.tries_alone(under_way, now)
+    }
+
+    fn mode_timeout(&self) -> Span {
+        match self.standing.may_claim() {
+            true => TIMEOUT,
+            false => NEWCOMER_TIMEOUT,
+        }
     }
 
     /// The breaker does not matter: one question in three seconds is no burden, and no request waits.
@@ -107,7 +118,7 @@ impl Worker {
             cluster: &store.cluster,
             node: node.as_deref(),
             body: &body,
-            timeout: TIMEOUT,
+            timeout: self.mode_timeout(),
         };
         match host.call_store(&call) {
             Ok(call) => self.mode.asked = Some(call),

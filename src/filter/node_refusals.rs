@@ -1,9 +1,10 @@
 //! Refusals of the node that a worker remembers, so that a flood of refused requests asks nobody.
 //!
-//! A level that has just refused a request will refuse the next one as well, until the time at which
-//! units are free again. What is remembered is the finished answer. It is forgotten by that time, and
-//! after [`KEPT_FOR`] at the latest, because another worker may give units back sooner; so a request
-//! that comes when the answer says it may finds the node asked anew.
+//! A level that has just refused a request will refuse the next one that is charged to the same levels as
+//! well, until the time at which units are free again. What is remembered is the finished answer, for just
+//! these levels together: beside another level it might have to name a longer wait. It is forgotten by
+//! that time, and after [`KEPT_FOR`] at the latest, because another worker may give units back sooner; so
+//! a request that comes when the answer says it may finds the node asked anew.
 
 use std::rc::Rc;
 
@@ -16,10 +17,10 @@ use crate::units::{Instant, Span};
 /// The longest time for which a level is not asked again.
 const KEPT_FOR: Span = Span::from_millis(20);
 
-/// The most levels of subjects that are remembered, with answers of some thousand bytes each.
-const LEVELS_MAX: usize = 512;
+/// The most refusals that are remembered, with answers of some thousand bytes each.
+const REFUSALS_MAX: usize = 512;
 
-/// The levels that have refused a request lately.
+/// The latest refusals, by the last one of the levels that the request was to be charged to.
 #[derive(Debug)]
 pub(super) struct NodeRefusals(Map<LevelKey, Remembered>);
 
@@ -27,6 +28,7 @@ pub(super) struct NodeRefusals(Map<LevelKey, Remembered>);
 #[derive(Debug)]
 pub(super) struct Remembered {
     until: Instant,
+    levels: Box<[LevelKey]>,
     pub(super) refusal: Rc<Refusal>,
     /// The answer that says so, for a gRPC request or any other, once there was one.
     replies: [Option<Rc<Reply>>; 2],
@@ -37,32 +39,41 @@ impl NodeRefusals {
         Self(seeded(seed))
     }
 
-    /// What was said to the first charge whose level is known to have no room.
+    /// What was said to a request that was to be charged to the same levels.
     pub(super) fn find(&mut self, charges: &[Charge], now: Instant) -> Option<&mut Remembered> {
         if self.0.is_empty() {
             return None;
         }
-        let is_known =
-            |charge: &&Charge| self.0.get(&LevelKey::of(charge)).is_some_and(|r| now < r.until);
-        let charge = charges.iter().find(is_known)?;
-        self.0.get_mut(&LevelKey::of(charge))
+        let remembered = self.0.get_mut(&LevelKey::of(charges.last()?))?;
+        let is_same = remembered.levels.iter().copied().eq(charges.iter().map(LevelKey::of));
+        (is_same && now < remembered.until).then_some(remembered)
     }
 
-    /// Remembers what a level said. Nobody knows when a request in flight ends, so such a level is
-    /// asked every time.
-    pub(super) fn remember(&mut self, blamed: &Judgement, refusal: &Rc<Refusal>, now: Instant) {
+    /// Remembers what was said to a request with these `charges`. Nobody knows when a request in flight
+    /// ends, so a cap is asked every time.
+    pub(super) fn remember(
+        &mut self,
+        charges: &[Charge],
+        blamed: &Judgement,
+        refusal: &Rc<Refusal>,
+        now: Instant,
+    ) {
         let Judgement { charge, verdict } = blamed;
-        if charge.quota.is_in_flight() || verdict.admitted {
+        let (Some(last), false) = (charges.last(), charge.quota.is_in_flight() || verdict.admitted)
+        else {
             return;
-        }
-        if self.0.len() >= LEVELS_MAX {
+        };
+        if self.0.len() >= REFUSALS_MAX {
             self.0.retain(|_, remembered| now < remembered.until);
         }
-        if self.0.len() < LEVELS_MAX {
-            let until = now.plus(verdict.retry_after.min(KEPT_FOR));
-            let remembered =
-                Remembered { until, refusal: Rc::clone(refusal), replies: [None, None] };
-            self.0.insert(LevelKey::of(charge), remembered);
+        if self.0.len() < REFUSALS_MAX {
+            let remembered = Remembered {
+                until: now.plus(verdict.retry_after.min(KEPT_FOR)),
+                levels: charges.iter().map(LevelKey::of).collect(),
+                refusal: Rc::clone(refusal),
+                replies: [None, None],
+            };
+            self.0.insert(LevelKey::of(last), remembered);
         }
     }
 }
@@ -122,13 +133,17 @@ mod tests {
             let mut refusals = NodeRefusals::new(7);
             let (judgement, refusal) = refused(1, WINDOW, retry_after);
             assert!(!remembers(&mut refusals, &judgement, T));
-            refusals.remember(&judgement, &refusal, T);
+            refusals.remember(&[judgement.charge], &judgement, &refusal, T);
             let end = T.plus(kept_for);
             let before = Instant::from_nanos(end.as_nanos() - 1);
             assert!(remembers(&mut refusals, &judgement, before));
             assert!(!remembers(&mut refusals, &judgement, end));
             let (another, _) = refused(2, WINDOW, retry_after);
             assert!(!remembers(&mut refusals, &another, T));
+            assert!(
+                refusals.find(&[another.charge, judgement.charge], T).is_none(),
+                "a longer list"
+            );
         }
     }
 
@@ -140,7 +155,7 @@ mod tests {
         contended.verdict.admitted = true;
         let mut refusals = NodeRefusals::new(7);
         for judgement in [in_flight, contended] {
-            refusals.remember(&judgement, &refusal, T);
+            refusals.remember(&[judgement.charge], &judgement, &refusal, T);
             assert!(!remembers(&mut refusals, &judgement, T));
         }
     }
@@ -148,14 +163,14 @@ mod tests {
     #[test]
     fn there_are_at_most_so_many_and_those_that_are_over_make_room() {
         let mut refusals = NodeRefusals::new(7);
-        for number in 0..LEVELS_MAX + 9 {
+        for number in 0..REFUSALS_MAX + 9 {
             let (judgement, refusal) = refused(number, WINDOW, Span::from_secs(1));
-            refusals.remember(&judgement, &refusal, T);
+            refusals.remember(&[judgement.charge], &judgement, &refusal, T);
         }
-        assert_eq!(refusals.0.len(), LEVELS_MAX);
-        let (judgement, refusal) = refused(LEVELS_MAX + 20, WINDOW, Span::from_secs(1));
+        assert_eq!(refusals.0.len(), REFUSALS_MAX);
+        let (judgement, refusal) = refused(REFUSALS_MAX + 20, WINDOW, Span::from_secs(1));
         let later = T.plus(KEPT_FOR);
-        refusals.remember(&judgement, &refusal, later);
+        refusals.remember(&[judgement.charge], &judgement, &refusal, later);
         assert!(remembers(&mut refusals, &judgement, later));
         assert_eq!(refusals.0.len(), 1);
     }

@@ -254,7 +254,7 @@ fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> 
         levels,
         units,
         clock_us: natural(clock_us)?,
-        state: State { epoch: natural(epoch)?, changes: natural(changes)? },
+        state: State { epoch: ordinal(epoch)?, changes: ordinal(changes)? },
         why: natural(why)?,
     };
     match answer.is_sound(decision) {
@@ -313,11 +313,19 @@ fn boolean(reply: &Reply<'_>) -> Result<bool, StoreError> {
     }
 }
 
+/// A number that the script can have said: it counts in doubles, which are exact up to 2^53.
 fn natural(reply: &Reply<'_>) -> Result<u64, StoreError> {
-    match reply {
-        Reply::Integer(number) => u64::try_from(*number).map_err(|_| StoreError::Malformed),
-        _ => Err(StoreError::Malformed),
-    }
+    const NATURAL_MAX: u64 = (1 << 53) - 1;
+    let Reply::Integer(number) = reply else { return Err(StoreError::Malformed) };
+    u64::try_from(*number).ok().filter(|number| *number <= NATURAL_MAX).ok_or(StoreError::Malformed)
+}
+
+/// A number to which others are to follow, for a long time: epochs are numbered by the microsecond, and
+/// will be below this one until the year 2112. The node says it back to the store, which refuses what it
+/// cannot count on from; so one reply that is no reply of the script must not be believed.
+fn ordinal(reply: &Reply<'_>) -> Result<u64, StoreError> {
+    const ORDINAL_MAX: u64 = 1 << 52;
+    natural(reply).ok().filter(|number| *number <= ORDINAL_MAX).ok_or(StoreError::Malformed)
 }
 
 #[cfg(test)]

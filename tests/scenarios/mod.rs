@@ -69,6 +69,7 @@ macro_rules! every_scenario {
             node::kill_switch_off_restores_shared_only,
             node::cfg_4_overrides_replace_the_tenant_level,
             node::namespaces_are_independent,
+            node::a_remembered_refusal_hides_no_longer_wait,
             node::gcra_admits_its_burst_at_once,
             node::probes_are_exempt,
             node::a_changed_limit_applies_to_current_usage,

@@ -124,6 +124,24 @@ pub fn namespaces_are_independent(rig: &mut dyn Rig) {
     expect(rig, &to("/rdapx"), 5, 0);
 }
 
+/// What one request was told does not shorten what another one is: it would come back too early.
+pub fn a_remembered_refusal_hides_no_longer_wait(rig: &mut dyn Rig) {
+    rig.update(&json!({"limits": [
+        {"name": "dns", "shared": window(6, "1m"), "tenant": window(5, "1m")},
+        {"name": "daily", "tenant": window(5, "1d")},
+    ]}))
+    .unwrap();
+    expect(rig, &by("noisy"), 5, 0);
+    expect(rig, &by("other"), 1, 0);
+    for _ in 0..2 {
+        assert_eq!(rig.send(&by("third")).json()["limit"], "dns");
+        let refused = rig.send(&by("noisy"));
+        assert_eq!(refused.json()["limit"], "daily");
+        let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        assert!(retry_after > 80_000, "{retry_after}");
+    }
+}
+
 /// O1: GCRA per tenant and per credential.
 pub fn gcra_admits_its_burst_at_once(rig: &mut dyn Rig) {
     rig.update(&node_limit(json!({

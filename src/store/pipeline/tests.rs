@@ -282,3 +282,20 @@ proptest! {
         }
     }
 }
+
+/// One reply that the script cannot have sent would else be told to the store for good, which refuses
+/// numbers that it cannot count on from.
+#[test]
+fn numbers_that_no_script_says_are_malformed() {
+    let large = [(1_i64 << 52) + 1, 1 << 53, i64::MAX];
+    for (place, known) in [(":8", "epoch"), (":4", "changes")] {
+        for number in large {
+            let body = std::str::from_utf8(ADMITTED).unwrap();
+            let body = body.replacen(&format!("{place}\r\n"), &format!(":{number}\r\n"), 1);
+            let answers = decoded(1, body.as_bytes());
+            assert_eq!(answers, [Err(StoreError::Malformed)], "{known} {number}");
+        }
+    }
+    let clock = std::str::from_utf8(ADMITTED).unwrap().replacen(":77", ":9007199254740992", 1);
+    assert_eq!(decoded(1, clock.as_bytes()), [Err(StoreError::Malformed)]);
+}
