@@ -50,7 +50,8 @@ fn vmx_3_a_store_that_cannot_be_called_hangs_nobody() {
             for _ in 0..3 {
                 let start = Instant::now();
                 statuses.push(envoy.send(&by("acme").with_target(path)).status);
-                assert!(start.elapsed() < Duration::from_secs(3), "{cluster}{path}");
+                // Half of the timeout: nobody waits for a call that is not under way.
+                assert!(start.elapsed() < Duration::from_secs(1), "{cluster}{path}");
             }
         }
         assert_eq!(statuses, [503, 503, 503, 200, 200, 429], "{cluster}");

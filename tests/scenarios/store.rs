@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Rig, by, expect, global_limit, merged, statuses, window};
+use super::{Request, Rig, by, expect, global_limit, merged, statuses, window};
 
 /// E3: a global limit admits what it says, all levels together, and says so on its answers.
 pub fn strict_limits_are_decided_in_the_store(rig: &mut dyn Rig) {
@@ -168,5 +168,58 @@ pub fn retry_after_is_the_longest_wait(rig: &mut dyn Rig) {
             let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
             assert!(retry_after > 50, "{consistency}: {retry_after}");
         }
+    }
+}
+
+/// Limits of the fleet with these levels, decided in each way: their names and documents.
+fn of_the_fleet(levels: &Value) -> [Value; 2] {
+    ["strict", "leased"].map(|consistency| {
+        let settings = json!({"name": format!("dns-{consistency}"), "consistency": consistency});
+        global_limit(settings, levels.clone())
+    })
+}
+
+/// D3: the default tenant, and requests without one, have the shared level of the fleet alone.
+pub fn the_default_tenant_has_the_shared_level_of_the_fleet_alone(rig: &mut dyn Rig) {
+    for plugin in of_the_fleet(&json!({"shared": window(8, "1m"), "tenant": window(2, "1m")})) {
+        rig.update(&plugin).unwrap();
+        expect(rig, &by("default"), 3, 0);
+        expect(rig, &Request::get("/"), 3, 0);
+        expect(rig, &by("acme"), 2, 1);
+        expect(rig, &by("default"), 0, 1);
+    }
+}
+
+/// D4, C1: two limits of the fleet have budgets of their own, and one that is used up takes nothing from
+/// the other.
+pub fn limits_of_the_fleet_share_no_budget(rig: &mut dyn Rig) {
+    for consistency in ["strict", "leased"] {
+        let limit = |name: &str, path: &str, requests: u64| {
+            json!({
+                "name": format!("{name}-{consistency}"), "match": {"path_prefix": path},
+                "scope": "global", "consistency": consistency,
+                "shared": window(requests + 1, "1m"), "tenant": window(requests, "1m"),
+            })
+        };
+        rig.update(&json!({
+            "limits": [limit("dns", "/dns/", 5), limit("rdap", "/rdap/", 3)],
+            "store": {"cluster": "fairshare_redis", "timeout": "2s"},
+        }))
+        .unwrap();
+        let to = |path: &str| Request::get(path).tenant("acme");
+        expect(rig, &to("/dns/a"), 5, 3);
+        expect(rig, &to("/rdap/a"), 3, 1);
+        expect(rig, &Request::get("/rdap/a").tenant("globex"), 1, 1);
+    }
+}
+
+/// D5: without fair share a limit of the fleet has its shared level alone.
+pub fn without_fair_share_the_fleet_has_the_shared_level_alone(rig: &mut dyn Rig) {
+    for plugin in of_the_fleet(&json!({"shared": window(8, "1m"), "tenant": window(2, "1m")})) {
+        rig.update(&plugin).unwrap();
+        expect(rig, &by("acme"), 2, 1);
+        rig.update(&merged(plugin, json!({"fair_share": false}))).unwrap();
+        // The two that acme has spent still count.
+        expect(rig, &by("acme"), 6, 1);
     }
 }
