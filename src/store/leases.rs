@@ -22,7 +22,7 @@ const IDLE: Span = Span::from_secs(1);
 const RETURNS_MAX: usize = CHARGES_MAX;
 
 /// The leases of one worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leases {
     table: Map<LevelKey, Held>,
     /// Leases of the table that had their turn to give units back.
@@ -30,7 +30,7 @@ pub struct Leases {
     events: LeaseEvents,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     charge: Charge,
     lease: Lease,

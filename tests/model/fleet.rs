@@ -1,267 +1,211 @@
 //! Workers, their store and what is between them, at one moment.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-use fairshare::limiter::{Quota, Verdict};
-use fairshare::store::Want;
-use fairshare::store::lease::{Lease, LeaseVerdict};
+use fairshare::limiter::Quota;
 use fairshare::units::{Instant, Span};
 
 use crate::protocol::{Action, Protocol};
-use crate::store::ModelStore;
-
-/// What nobody has spent for so long goes back.
-pub(crate) const IDLE: Span = Span::from_secs(1);
-
-/// A worker, and what is on its way to it and from it.
-#[derive(Clone, Debug)]
-pub(crate) struct Worker {
-    pub(crate) lease: Lease,
-    /// The call that is under way, and the requests that wait for it.
-    pub(crate) call: Option<(u8, u8)>,
-    pub(crate) calls: u8,
-    pub(crate) questions: Vec<Question>,
-    pub(crate) replies: Vec<Reply>,
-    /// Units, and when they were granted.
-    pub(crate) returns: Vec<(u64, u64)>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Question {
-    pub(crate) call: u8,
-    pub(crate) want: Want,
-    pub(crate) sent_at: Instant,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Reply {
-    pub(crate) call: u8,
-    pub(crate) sent_at: Instant,
-    pub(crate) units: u64,
-    pub(crate) granted_at_us: u64,
-    pub(crate) told: Verdict,
-}
+use crate::store::{Asked, ModelStore};
+use crate::worker::{Outcome, Question, Reply, Worker};
 
 #[derive(Clone)]
 pub(crate) struct State {
     pub(crate) now: Instant,
     /// With their texts. Workers of a node are alike, and so are nodes, so both are kept in the
-    /// order of their texts.
-    pub(crate) workers: Vec<(String, Worker)>,
+    /// order of their texts. Those that do not change are shared with the state before.
+    pub(crate) workers: Vec<Arc<(String, Worker)>>,
     pub(crate) store: ModelStore,
-    /// When requests were let through.
-    pub(crate) admitted: Vec<Instant>,
+    /// When requests were let through, and their kinds.
+    pub(crate) admitted: Vec<(Instant, usize)>,
     pub(crate) refused: bool,
     pub(crate) returned: bool,
-    /// Units that were granted and neither spent nor sent back. Workers hold no more.
-    pub(crate) left: i64,
-    pub(crate) requests: u8,
+    /// Units of each level that were granted and neither spent nor sent back. Workers hold no more.
+    pub(crate) left: Vec<i64>,
+    pub(crate) crowds: u8,
     pub(crate) faults: u8,
     /// Steps of time that have passed.
     pub(crate) ticks: usize,
-    /// All of the above, for comparison.
+    /// All of the above but the workers, for comparison.
     pub(crate) text: String,
-}
-
-impl Worker {
-    pub(crate) fn new(quota: Quota, cost: u64) -> Self {
-        let lease = Lease::new(quota, cost);
-        Self { lease, call: None, calls: 0, questions: vec![], replies: vec![], returns: vec![] }
-    }
-
-    pub(crate) fn text(&self) -> String {
-        format!("{self:?}")
-    }
-
-    /// Forgets what makes no difference: the order of what is on its way, and numbers of calls of
-    /// which nothing is.
-    pub(crate) fn tidy(&mut self) {
-        self.questions.sort_by_key(|question| question.call);
-        self.replies.sort_by_key(|reply| (reply.call, reply.granted_at_us));
-        self.returns.sort_unstable();
-        let calls = self.questions.iter().map(|question| question.call);
-        let calls = calls.chain(self.replies.iter().map(|reply| reply.call));
-        let calls: BTreeSet<u8> = calls.chain(self.call.map(|(call, _)| call)).collect();
-        let short = |call: u8| u8::try_from(calls.iter().filter(|other| **other < call).count());
-        self.questions
-            .iter_mut()
-            .for_each(|question| question.call = short(question.call).unwrap());
-        self.replies.iter_mut().for_each(|reply| reply.call = short(reply.call).unwrap());
-        self.call = self.call.map(|(call, waiting)| (short(call).unwrap(), waiting));
-        self.calls = u8::try_from(calls.len()).unwrap();
-    }
 }
 
 impl State {
     /// Puts what is alike into one order, so that it is explored once.
-    pub(crate) fn refresh(mut self, protocol: &Protocol, changed: Option<usize>) -> Self {
-        if let Some(number) = changed {
-            let (text, worker) = &mut self.workers[number];
-            worker.tidy();
-            *text = worker.text();
+    pub(crate) fn refresh(mut self, protocol: &Protocol, changed: &[usize]) -> Self {
+        for number in changed {
+            let (text, worker) = Arc::make_mut(&mut self.workers[*number]);
+            worker.tidy(protocol, self.now);
+            *text = format!("{worker:?}");
         }
-        let nodes = self.workers.chunks_mut(protocol.workers);
-        let mut nodes: Vec<Vec<(String, Worker)>> = nodes.map(|node| node.to_vec()).collect();
-        for node in &mut nodes {
-            node.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let by_text = |worker: &Arc<(String, Worker)>| worker.0.clone();
+        for node in self.workers.chunks_mut(protocol.workers) {
+            node.sort_by(|one, other| one.0.cmp(&other.0));
         }
-        let texts = |node: &[(String, Worker)]| -> Vec<String> {
-            node.iter().map(|(text, _)| text.clone()).collect()
-        };
-        nodes.sort_by_cached_key(|node| texts(node));
+        let mut nodes: Vec<_> = self.workers.chunks(protocol.workers).collect();
+        nodes.sort_by_cached_key(|node| node.iter().map(by_text).collect::<Vec<_>>());
         self.workers = nodes.concat();
+        self.admitted.sort_unstable();
         let Self { now, store, admitted, refused, returned, left, .. } = &self;
-        let Self { requests, faults, ticks, .. } = &self;
-        let mut text = format!(
-            "{now:?}{store:?}{admitted:?}{refused} {returned} {left} {requests} {faults} {ticks}"
+        let Self { crowds, faults, ticks, .. } = &self;
+        self.text = format!(
+            "{now:?}{store:?}{admitted:?}{refused} {returned} {left:?} {crowds} {faults} {ticks}"
         );
-        self.workers.iter().for_each(|(worker, _)| text.push_str(worker));
-        self.text = text;
         self
     }
 
-    /// Units that workers hold, whether or not they can spend them.
-    pub(crate) fn held(&self) -> u64 {
-        self.workers.iter().map(|(_, worker)| worker.lease.all_units()).sum()
+    /// Units of a level that workers hold, whether or not they can spend them.
+    pub(crate) fn held(&self, level: usize) -> i64 {
+        let held: u64 = self.workers.iter().map(|worker| worker.1.held[level]).sum();
+        i64::try_from(held).unwrap()
+    }
+
+    /// Units of a level that are on their way to workers.
+    pub(crate) fn coming(&self, level: usize) -> i64 {
+        let coming: u64 = self.workers.iter().map(|worker| worker.1.coming(level)).sum();
+        i64::try_from(coming).unwrap()
     }
 
     /// Whether nothing is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
         let quiet = |worker: &Worker| worker.questions.is_empty() && worker.replies.is_empty();
-        self.workers.iter().all(|(_, worker)| quiet(worker))
+        self.workers.iter().all(|worker| quiet(&worker.1))
     }
 
-    /// The most units that were spent in one interval of this length.
-    pub(crate) fn worst(&self, length: Span, cost: u64) -> u64 {
+    /// When units of a level were spent, one request after the other.
+    fn spends(&self, protocol: &Protocol, level: usize) -> Vec<Instant> {
+        let of_level = |kind: usize| protocol.kinds[kind].contains(&level);
+        let spends = self.admitted.iter().filter(|(_, kind)| of_level(*kind));
+        spends.map(|(at, _)| *at).collect()
+    }
+
+    /// The most units of a level that were spent in one interval of this length.
+    pub(crate) fn worst(&self, protocol: &Protocol, level: usize, length: Span) -> u64 {
+        let spends = self.spends(protocol, level);
         let within = |from: &Instant| {
-            let inside = self.admitted.iter().filter(|at| *at >= from && **at < from.plus(length));
-            cost * u64::try_from(inside.count()).unwrap()
+            let inside = spends.iter().filter(|at| *at >= from && **at < from.plus(length));
+            protocol.levels[level].cost * u64::try_from(inside.count()).unwrap()
         };
-        self.admitted.iter().map(within).max().unwrap_or(0)
+        spends.iter().map(within).max().unwrap_or(0)
     }
 
-    /// A worker goes on with those who wait: it spends what it has, or asks for more.
-    pub(crate) fn go_on(&mut self, protocol: &Protocol, number: usize, waiting: u8) {
-        let (now, cost) = (self.now, protocol.cost);
-        let worker = &mut self.workers[number].1;
-        let (mut short, mut spent) = (0, false);
-        for _ in 0..waiting {
-            match worker.lease.peek(cost, now) {
-                LeaseVerdict::Admitted(_) => {
-                    worker.lease.spend(cost, now);
-                    self.admitted.push(now);
-                    self.left -= i64::try_from(cost).unwrap();
-                    spent = true;
-                }
-                LeaseVerdict::Refused(_) => self.refused = true,
-                LeaseVerdict::Short => short += 1,
+    /// Whether every interval holds what the level's definition allows.
+    pub(crate) fn obeys(&self, protocol: &Protocol, level: usize) -> bool {
+        let quota = &protocol.levels[level].quota;
+        let Quota::Gcra(rate) = quota else {
+            return self.worst(protocol, level, quota.period()) <= quota.capacity();
+        };
+        let spends = self.spends(protocol, level);
+        let intervals = spends.iter().flat_map(|from| spends.iter().map(move |to| (*from, *to)));
+        intervals.filter(|(from, to)| from <= to).all(|(from, to)| {
+            let inside = spends.iter().filter(|at| from <= **at && **at <= to).count();
+            let units = u128::from(protocol.levels[level].cost) * u128::try_from(inside).unwrap();
+            // In parts of a unit, so that nothing is rounded.
+            let leaked = u128::from(to.since(from).as_nanos()) * u128::from(rate.rate);
+            let per = u128::from(rate.per.as_nanos());
+            units * per <= u128::from(rate.burst) * per + leaked
+        })
+    }
+
+    fn worker(&mut self, number: usize) -> &mut Worker {
+        &mut Arc::make_mut(&mut self.workers[number]).1
+    }
+
+    /// Notes what became of requests.
+    fn note(&mut self, protocol: &Protocol, outcome: &Outcome) {
+        self.refused |= outcome.refused;
+        for kind in &outcome.admitted {
+            self.admitted.push((self.now, *kind));
+            for level in &protocol.kinds[*kind] {
+                self.left[*level] -= i64::try_from(protocol.levels[*level].cost).unwrap();
             }
         }
-        if worker.call.is_none() && (short > 0 || (spent && worker.lease.is_low(now))) {
-            let want = worker.lease.ask(cost * u64::from(short), now);
-            let call = worker.calls;
-            worker.calls += 1;
-            worker.call = Some((call, short));
-            worker.questions.push(Question { call, want, sent_at: now });
-        } else if let Some((_, waiting)) = &mut worker.call {
-            *waiting += short;
-        }
     }
 
-    pub(crate) fn arrive(&mut self, protocol: &Protocol, number: usize, question: &Question) {
-        let Question { call, want, sent_at } = *question;
-        let (units, told) = self.store.lease(protocol.cost, want, self.now);
-        self.left += i64::try_from(units).unwrap();
+    fn arrive(&mut self, protocol: &Protocol, number: usize, question: Question) {
+        let Question { call, levels, wants, sent_at } = question;
+        let asked = levels.iter().zip(wants).map(|(level, want)| Asked {
+            level: *level,
+            cost: protocol.levels[*level].cost,
+            want,
+        });
+        let grants = self.store.lease(&asked.collect::<Vec<_>>(), self.now);
+        for (level, (units, _)) in levels.iter().zip(&grants) {
+            self.left[*level] += i64::try_from(*units).unwrap();
+        }
         let granted_at_us = self.now.as_nanos() / 1000;
-        let reply = Reply { call, sent_at, units, granted_at_us, told };
-        self.workers[number].1.replies.push(reply);
-    }
-
-    pub(crate) fn hear(&mut self, protocol: &Protocol, number: usize, reply: &Reply) {
-        let worker = &mut self.workers[number].1;
-        let expected = worker.call.filter(|(call, _)| *call == reply.call);
-        if expected.is_none() && !protocol.takes_any_reply {
-            return;
-        }
-        let Reply { units, granted_at_us, told, sent_at, .. } = *reply;
-        worker.lease.take(units, granted_at_us, told, sent_at, self.now);
-        if let Some((_, waiting)) = expected {
-            worker.call = None;
-            self.go_on(protocol, number, waiting);
-        }
+        let reply = Reply { call, levels, grants, sent_at, granted_at_us };
+        self.worker(number).replies.push(reply);
     }
 
     /// All workers send back what they do not need.
-    pub(crate) fn give_back(&mut self) {
-        for (text, worker) in &mut self.workers {
-            let over = worker.lease.leftovers(IDLE, self.now);
-            self.returned |= over.is_some();
-            if let Some(parcel) = over {
-                worker.returns.push((parcel.units, parcel.granted_at_us));
-                self.left -= i64::try_from(parcel.units).unwrap();
+    fn give_back(&mut self, protocol: &Protocol) {
+        for worker in &mut self.workers {
+            for over in Arc::make_mut(worker).1.give_back(protocol, self.now) {
+                self.returned = true;
+                self.left[over.level] -= i64::try_from(over.units).unwrap();
             }
-            *text = worker.text();
         }
     }
 
-    /// Does what `action` says. Returns the worker that it changed, and whether it is a fault.
-    pub(crate) fn apply(&mut self, protocol: &Protocol, action: &Action) -> (Option<usize>, bool) {
+    /// Does what `action` says. Returns the workers that it changed, and whether it is a fault.
+    pub(crate) fn apply(&mut self, protocol: &Protocol, action: &Action) -> (Vec<usize>, bool) {
         let now = self.now;
         match *action {
-            Action::Request(number) => {
-                self.requests += 1;
-                self.go_on(protocol, number, 1);
-                (Some(number), false)
+            Action::Crowd { worker, kind } => {
+                self.crowds += 1;
+                let kinds = vec![kind; protocol.crowd];
+                let outcome = self.worker(worker).go_on(protocol, &kinds, now);
+                self.note(protocol, &outcome);
+                (vec![worker], false)
             }
             Action::Arrive { worker, place, again } => {
-                let question = taken(&mut self.workers[worker].1.questions, place, again);
-                self.arrive(protocol, worker, &question);
-                (Some(worker), again)
+                let question = taken(&mut self.worker(worker).questions, place, again);
+                self.arrive(protocol, worker, question);
+                (vec![worker], again)
             }
             Action::Return { worker, place } => {
-                let (units, at_us) = self.workers[worker].1.returns.remove(place);
-                self.store.take_back(units, Instant::from_nanos(at_us * 1000), now);
-                (Some(worker), false)
+                for back in self.worker(worker).returns.remove(place) {
+                    let at = Instant::from_nanos(back.granted_at_us * 1000);
+                    self.store.take_back(back.level, back.units, at, now);
+                }
+                (vec![worker], false)
             }
             Action::Hear { worker, place, again } => {
-                let reply = taken(&mut self.workers[worker].1.replies, place, again);
-                self.hear(protocol, worker, &reply);
-                (Some(worker), again)
+                let reply = taken(&mut self.worker(worker).replies, place, again);
+                let outcome = self.worker(worker).hear(protocol, &reply, now);
+                self.note(protocol, &outcome);
+                (vec![worker], again)
             }
             Action::LoseQuestion { worker, place } => {
-                self.workers[worker].1.questions.remove(place);
-                (Some(worker), true)
+                self.worker(worker).questions.remove(place);
+                (vec![worker], true)
             }
             Action::LoseReply { worker, place } => {
-                self.workers[worker].1.replies.remove(place);
-                (Some(worker), true)
+                self.worker(worker).replies.remove(place);
+                (vec![worker], true)
             }
             Action::LoseReturn { worker, place } => {
-                self.workers[worker].1.returns.remove(place);
-                (Some(worker), true)
+                self.worker(worker).returns.remove(place);
+                (vec![worker], true)
             }
             Action::Crash(node) => {
-                for (text, worker) in
-                    &mut self.workers[node * protocol.workers..][..protocol.workers]
-                {
-                    // What is on its way stays so, and no number of a call is used twice.
-                    (worker.lease, worker.call) = (Lease::new(protocol.quota, protocol.cost), None);
-                    worker.tidy();
-                    *text = worker.text();
-                }
-                (None, true)
+                let workers = node * protocol.workers..(node + 1) * protocol.workers;
+                workers.clone().for_each(|number| self.worker(number).crash());
+                (workers.collect(), true)
             }
             Action::Pass { millis, chores } => {
                 self.now = now.plus(Span::from_millis(millis));
                 self.ticks += 1;
-                let window = protocol.quota.period();
-                self.admitted.retain(|at| at.plus(window) > self.now);
-                if chores {
-                    self.give_back();
+                let counts = protocol.counts_for();
+                self.admitted.retain(|(at, _)| at.plus(counts) > self.now);
+                if !chores {
+                    return (vec![], false);
                 }
-                (None, false)
+                self.give_back(protocol);
+                ((0..self.workers.len()).collect(), false)
             }
         }
     }
@@ -274,20 +218,23 @@ fn taken<T: Clone>(list: &mut Vec<T>, place: usize, again: bool) -> T {
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.text)?;
+        self.workers.iter().try_for_each(|worker| f.write_str(&worker.0))
     }
 }
 
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        let mut workers = self.workers.iter().zip(&other.workers);
+        self.text == other.text && workers.all(|(one, other)| one.0 == other.0)
     }
 }
 
 impl Eq for State {}
 
 impl Hash for State {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.text.hash(hasher);
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+        self.workers.iter().for_each(|worker| worker.0.hash(state));
     }
 }

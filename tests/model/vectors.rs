@@ -30,17 +30,24 @@ pub(crate) fn quota(rng: &Rng) -> Quota {
     }
 }
 
-/// Asks the script about one level.
+/// A level of a question: its number, its quota and what is charged or given back.
+pub(crate) type Part = (usize, Quota, u64);
+
+/// Asks the script about levels of one limit.
 pub(crate) fn ask(
     redis: &mut EmbeddedRedis,
     policy: &StorePolicy,
-    quota: Quota,
-    cost: u64,
+    levels: &[Part],
     operation: Operation,
 ) -> Answer {
-    let (key, level) = ("{}:1:dns:s".to_owned(), Level::Shared);
-    let charges = vec![StoreCharge { key, level, quota, cost, hold: false }];
-    let record = record_key("{}");
+    let charges = levels.iter().map(|(number, quota, cost)| StoreCharge {
+        key: format!("{{}}:{number}:dns:s"),
+        level: Level::Shared,
+        quota: *quota,
+        cost: *cost,
+        hold: false,
+    });
+    let (charges, record) = (charges.collect(), record_key("{}"));
     let decision = [Decision { group: 0, operation, charges, record, known: State::NONE }];
     let replies = redis.exchange(&encode(policy, &decision, ScriptCall::Load));
     decode(policy, &decision, ScriptCall::Load, &replies).remove(0).expect("an answer")
