@@ -2,14 +2,15 @@
 //!
 //! Whoever is to be charged to the same levels waits in one crowd, and the store is asked once for all
 //! of it: as late as can be, when a call may be made. So the more come, the fewer questions there are
-//! for each of them. They are admitted in the order in which they came.
+//! for each of them. They are admitted in the order in which they came. What else the store is asked
+//! keeps no crowd from it.
 
 use std::rc::Rc;
 
 use super::group_commit::WAITING_MAX;
 use super::job::{Asker, Delivery, Unanswered};
 use super::judgement::{Judgement, judge};
-use super::worker::Worker;
+use super::worker::{Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::limiter::Verdict;
 use crate::map::{Map, seeded};
@@ -30,7 +31,9 @@ pub(super) struct ChargingInStore {
 #[derive(Debug)]
 struct Crowd {
     streams: Vec<StreamId>,
-    /// The last one's.
+    /// When the first one came.
+    since: Instant,
+    /// Of the one that can wait longest.
     deadline: Instant,
 }
 
@@ -51,21 +54,41 @@ impl ChargingInStore {
         Self { crowds: seeded(seed), requests: 0 }
     }
 
-    /// Adds a request. Returns whether it is the first of its kind.
-    fn join(&mut self, charges: &[Charge], stream: StreamId, deadline: Instant) -> bool {
+    /// Since when a request would wait.
+    fn since(&self, charges: &[Charge], now: Instant) -> Instant {
+        self.crowds.get(charges).map_or(now, |crowd| crowd.since)
+    }
+
+    /// Adds a request.
+    fn join(&mut self, charges: &[Charge], stream: StreamId, deadline: Instant, now: Instant) {
         self.requests = self.requests.saturating_add(1);
         if let Some(crowd) = self.crowds.get_mut(charges) {
             crowd.streams.push(stream);
-            crowd.deadline = deadline;
-            return false;
+            // One that has waited for something else before takes none of the others' time.
+            crowd.deadline = crowd.deadline.max(deadline);
+            return;
         }
-        self.crowds.insert(charges.into(), Crowd { streams: vec![stream], deadline });
-        true
+        self.crowds.insert(charges.into(), Crowd { streams: vec![stream], since: now, deadline });
     }
 
-    /// Takes out the crowds that may be asked for.
-    fn take(&mut self, may_ask: impl Fn(&[Charge]) -> bool) -> Vec<(Rc<[Charge]>, Crowd)> {
-        let taken: Vec<_> = self.crowds.extract_if(|charges, _| may_ask(charges)).collect();
+    /// Leaves out requests that do not stay.
+    fn retain(&mut self, mut stays: impl FnMut(StreamId) -> bool) {
+        self.crowds.retain(|_, crowd| {
+            let before = crowd.streams.len();
+            crowd.streams.retain(|stream| stays(*stream));
+            let left = before.saturating_sub(crowd.streams.len());
+            self.requests = self.requests.saturating_sub(left);
+            !crowd.streams.is_empty()
+        });
+    }
+
+    /// Takes out the crowds that are meant.
+    fn take(
+        &mut self,
+        is_meant: impl Fn(&[Charge], Instant) -> bool,
+    ) -> Vec<(Rc<[Charge]>, Crowd)> {
+        let is_meant = |charges: &Rc<[Charge]>, crowd: &mut Crowd| is_meant(charges, crowd.since);
+        let taken: Vec<_> = self.crowds.extract_if(is_meant).collect();
         let requests = taken.iter().map(|(_, crowd)| crowd.streams.len());
         self.requests = requests.fold(self.requests, usize::saturating_sub);
         taken
@@ -118,19 +141,20 @@ impl Worker {
         if self.charging.requests >= WAITING_MAX {
             return Err(StoreError::Overloaded);
         }
-        if self.group.may_charge(self.groups.node(group).as_ref(), now) {
+        let since = self.charging.since(charges, now);
+        if self.group.may_charge(self.groups.node(group).as_ref(), since, now) {
             self.group.wake(host)?;
         }
-        self.charging.join(charges, stream, deadline);
+        self.charging.join(charges, stream, deadline, now);
         Ok(())
     }
 
     /// Hands the crowds about which a call may be made to the next one.
     pub(super) fn queue_charging(&mut self, now: Instant) {
         let (policy, group, groups) = (Rc::clone(&self.policy), &self.group, &self.groups);
-        let may_ask = |charges: &[Charge]| {
+        let may_ask = |charges: &[Charge], since| {
             let node = charges.first().and_then(|first| groups.node(policy.key_group(first.place)));
-            group.may_charge(node.as_ref(), now)
+            group.may_charge(node.as_ref(), since, now)
         };
         for (charges, mut crowd) in self.charging.take(may_ask) {
             crowd.streams.retain(|stream| self.waits(*stream));
@@ -141,6 +165,23 @@ impl Worker {
                 let job = self.job(asker, decision, crowd.deadline);
                 self.group.add_awake(job);
             }
+        }
+    }
+
+    /// Leaves out requests that are gone, and counts those whose time is over before the store could be
+    /// asked for them.
+    pub(super) fn leave_crowds(&mut self, host: &mut impl Host, now: Instant) {
+        let (streams, mut late) = (&self.streams, 0_u64);
+        self.charging.retain(|stream| match streams.get(&stream) {
+            Some(Stream::Waiting(waiting)) if waiting.is_over(now) => {
+                late = late.saturating_add(1);
+                false
+            }
+            Some(Stream::Waiting(_)) => true,
+            _ => false,
+        });
+        if late > 0 {
+            host.count(self.metrics.store_error(StoreError::Timeout), late);
         }
     }
 

@@ -53,6 +53,13 @@ pub(super) enum Settled {
     Refused(Rc<Refusal>),
 }
 
+impl Waiting {
+    /// Whether it is to be decided without the store by now.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+}
+
 impl Worker {
     pub(super) fn decide(
         &mut self,
@@ -206,7 +213,7 @@ impl Worker {
                 return;
             }
             self.deadlines.pop_front();
-            let waits = |stream: &Stream| matches!(stream, Stream::Waiting(waiting) if waiting.deadline <= now);
+            let waits = |stream: &Stream| matches!(stream, Stream::Waiting(waiting) if waiting.is_over(now));
             if self.streams.get(&stream).is_some_and(waits) {
                 let go_on = Delivery::GoOn(stream, Unanswered::Everything);
                 self.group.add_ready(std::iter::once(go_on));

@@ -22,8 +22,8 @@ use crate::units::{Instant, Span};
 /// Calls of one worker to one node that are under way at a time.
 const CALLS_MAX: usize = 8;
 
-/// For how long requests to be charged wait for the end of a call, rather than make another. A store
-/// nearby has answered by then, and a call costs a proxy as much as some ten requests do.
+/// For how long requests to be charged wait for the end of a call that charges others, rather than make
+/// another. A store nearby has answered by then, and a call costs a proxy as much as some ten requests do.
 const PATIENCE: Span = Span::from_millis(2);
 
 /// Decisions that wait for a call. More are not taken: their limits follow `on_store_error`.
@@ -43,6 +43,8 @@ struct Call {
     tickets: Vec<Ticket>,
     decisions: Vec<Decision>,
     charges: usize,
+    /// Whether requests wait to be charged by it.
+    has_crowds: bool,
     script: ScriptCall,
     sent_at: Instant,
     deadline: Instant,
@@ -164,12 +166,16 @@ impl GroupCommit {
         }
     }
 
-    /// Whether a node may be asked to charge requests, which can wait for each other. Where it may not,
-    /// a call is under way that will end.
-    pub(super) fn may_charge(&self, node: Option<&Node>, now: Instant) -> bool {
-        let is_young =
-            |call: &Call| call.node.as_ref() == node && now.since(call.sent_at) < PATIENCE;
-        self.may_call(node, &[]) && !self.calls.iter().any(|(_, call)| is_young(call))
+    /// Whether a node may be asked to charge requests, the first of which came at `since`. They wait for
+    /// others like them that are being charged, and for no other call. Where it may not be asked, a
+    /// call is under way that will end.
+    pub(super) fn may_charge(&self, node: Option<&Node>, since: Instant, now: Instant) -> bool {
+        let is_young = |call: &Call| {
+            call.has_crowds && call.node.as_ref() == node && now.since(call.sent_at) < PATIENCE
+        };
+        let is_patient = now.since(since) < PATIENCE;
+        self.may_call(node, &[])
+            && !(is_patient && self.calls.iter().any(|(_, call)| is_young(call)))
     }
 
     fn may_call(&self, node: Option<&Node>, made: &[Call]) -> bool {
@@ -300,8 +306,16 @@ impl Call {
             None => ScriptCall::Cached,
         };
         let (tickets, decisions) = (Vec::new(), Vec::new());
-        let mut call =
-            Self { node, tickets, decisions, charges: 0, script, sent_at: now, deadline: now };
+        let mut call = Self {
+            node,
+            tickets,
+            decisions,
+            charges: 0,
+            has_crowds: false,
+            script,
+            sent_at: now,
+            deadline: now,
+        };
         call.push(job);
         call
     }
@@ -319,6 +333,7 @@ impl Call {
             self.script = ScriptCall::Load;
         }
         self.charges = self.charges.saturating_add(decision.charges.len());
+        self.has_crowds |= matches!(ticket.asker, Asker::Streams(..));
         self.deadline = self.deadline.max(ticket.deadline);
         self.tickets.push(ticket);
         self.decisions.push(decision);

@@ -247,6 +247,7 @@ impl Worker {
 
     /// Time has passed.
     pub fn on_tick(&mut self, host: &mut impl Host, now: Instant) {
+        self.leave_crowds(host, now);
         self.expire(now);
         self.group.forget(now);
         self.group.try_again();

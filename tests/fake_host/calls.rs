@@ -1,6 +1,6 @@
 use fairshare::host::CallId;
 use fairshare::store::StoreError;
-use fairshare::units::Span;
+use fairshare::units::{Instant, Span};
 
 /// The store's reply to a call's body.
 pub type StoreReply = Result<Vec<u8>, StoreError>;
@@ -11,6 +11,7 @@ pub struct FakeCall {
     /// The node of the store that it is for; none for whichever answers.
     pub node: Option<String>,
     pub body: Vec<u8>,
+    pub made_at: Instant,
     /// The time after which the host gives up.
     pub timeout: Span,
 }

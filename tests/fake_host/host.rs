@@ -103,7 +103,8 @@ impl Host for FakeHost {
         self.next_call += 1;
         let id = CallId(self.next_call);
         let (node, body) = (call.node.map(str::to_owned), call.body.to_vec());
-        self.calls.push(FakeCall { id, node, body, timeout: call.timeout });
+        let made_at = self.shared.0.borrow().now;
+        self.calls.push(FakeCall { id, node, body, made_at, timeout: call.timeout });
         Ok(id)
     }
 

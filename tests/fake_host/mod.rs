@@ -224,6 +224,33 @@ impl Process {
         settled
     }
 
+    /// Runs all wake-ups and lets the store answer the calls that have lasted for `rtt`.
+    pub fn run_after(
+        &mut self,
+        rtt: Span,
+        store: &mut dyn FnMut(&[u8]) -> StoreReply,
+    ) -> Vec<(StreamId, Outcome)> {
+        let mut settled = Vec::new();
+        let now = self.machine.borrow().now;
+        for FakeWorker { worker, host } in &mut self.workers {
+            loop {
+                let due = host.calls.iter().position(|call| now.since(call.made_at) >= rtt);
+                if host.wakes > 0 {
+                    host.wakes -= 1;
+                    worker.on_wake(host, now);
+                } else if let Some(due) = due {
+                    let FakeCall { id, body, .. } = host.calls.remove(due);
+                    let reply = store(&body);
+                    worker.on_store_reply(host, id, reply.as_deref().map_err(|error| *error), now);
+                } else {
+                    break;
+                }
+                settled.extend(host.take_outcomes(worker, now));
+            }
+        }
+        settled
+    }
+
     /// Answers the oldest call of the first worker, and no other.
     pub fn answer_one(&mut self, store: &mut dyn FnMut(&[u8]) -> StoreReply) {
         let now = self.machine.borrow().now;

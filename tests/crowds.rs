@@ -1,0 +1,219 @@
+//! Strict requests that wait in crowds: when they are asked for, and what lets them go. The store answers
+//! on a clock of the tests' own.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests fail by panicking"
+)]
+
+mod embedded_redis;
+mod fake_host;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use embedded_redis::EmbeddedRedis;
+use fairshare::host::StreamId;
+use fairshare::units::Span;
+use fake_host::{Outcome, Process};
+use serde_json::{Value, json};
+
+/// The time after which the worker's timer comes again.
+const TICK_MS: u64 = 10;
+
+/// A limit that strict or leased requests under `path` are held to, and no other ones.
+fn limit(name: &str, path: &str, consistency: &str) -> Value {
+    json!({"name": name, "match": {"path_prefix": path}, "scope": "global",
+           "consistency": consistency, "on_store_error": "deny",
+           "tenant": {"requests": 1000, "window": "1h"}})
+}
+
+fn process(limits: &Value) -> Process {
+    let plugin = json!({"limits": limits, "store": {"cluster": "redis", "timeout": "50ms"}});
+    Process::new(&plugin.to_string(), 1).expect("a configuration")
+}
+
+/// A store that knows all clients for long, so that it grants whole windows.
+fn store(process: &Process) -> EmbeddedRedis {
+    let mut redis = EmbeddedRedis::new();
+    set_clock(&mut redis, process);
+    redis.age("fairshare");
+    redis
+}
+
+fn set_clock(redis: &mut EmbeddedRedis, process: &Process) {
+    redis.set_clock(process.machine().borrow().now.as_nanos() / 1000);
+}
+
+fn start(process: &mut Process, path: &str, tenant: &str) -> (StreamId, Outcome) {
+    process.start(&[
+        (b":method", b"GET"),
+        (b":path", path.as_bytes()),
+        (b"x-tenant-id", tenant.as_bytes()),
+    ])
+}
+
+fn status(outcome: &Outcome) -> u16 {
+    match outcome {
+        Outcome::Answered(reply) => reply.status,
+        Outcome::Passed(_) => 200,
+        Outcome::Waits => 0,
+    }
+}
+
+/// What `stream` was told, if it was.
+fn told(outcomes: &[(StreamId, Outcome)], stream: StreamId) -> Option<u16> {
+    outcomes.iter().find(|(other, _)| *other == stream).map(|(_, outcome)| status(outcome))
+}
+
+/// A millisecond of a node: what is due in it, by a healthy store that answers after `rtt`. Returns what
+/// became of those that waited.
+fn millisecond(
+    process: &mut Process,
+    redis: &mut EmbeddedRedis,
+    (ms, rtt): (u64, u64),
+) -> Vec<(StreamId, Outcome)> {
+    set_clock(redis, process);
+    if ms.is_multiple_of(TICK_MS) {
+        process.tick();
+    }
+    let rtt = Span::from_millis(rtt);
+    let settled = process.run_after(rtt, &mut |body| Ok(redis.exchange(body)));
+    process.advance(Span::from_millis(1));
+    settled
+}
+
+/// Goal: questions for leases keep no strict request from the store.
+#[test]
+fn leased_traffic_does_not_starve_strict_requests() {
+    let limits = json!([limit("l", "/leased", "leased"), limit("s", "/strict", "strict")]);
+    for (rtt, every_ms) in [(1, 1), (3, 1), (5, 1), (5, 3)] {
+        let mut process = process(&limits);
+        let mut redis = store(&process);
+        let (mut strict, mut statuses) = (BTreeSet::new(), BTreeMap::<u16, u32>::new());
+        let mut longest = 0;
+        let mut began = BTreeMap::new();
+        for ms in 0..2000 {
+            if ms % every_ms == 0 {
+                start(&mut process, "/leased", &format!("t{ms}"));
+            }
+            if ms % 10 == 5 {
+                let stream = start(&mut process, "/strict", "acme").0;
+                strict.insert(stream);
+                began.insert(stream, ms);
+            }
+            for (stream, outcome) in millisecond(&mut process, &mut redis, (ms, rtt)) {
+                if let (true, Some(began)) = (strict.remove(&stream), began.get(&stream)) {
+                    *statuses.entry(status(&outcome)).or_default() += 1;
+                    longest = longest.max(ms - began);
+                }
+            }
+        }
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{rtt} ms: {statuses:?}");
+        assert!(strict.len() <= 1, "{rtt} ms: {} still wait", strict.len());
+        // Its turn comes by the next tick, and the store takes its time; the script is loaded once.
+        assert!(longest <= TICK_MS + 2 * rtt, "{rtt} ms: one waited for {longest} ms");
+    }
+}
+
+/// Goal: a limit in shadow mode, whose every request is a question, keeps no strict request from the store.
+#[test]
+fn a_limit_in_shadow_mode_does_not_starve_a_strict_one() {
+    let mut strict = limit("old", "/", "strict");
+    strict["tenant"]["requests"] = json!(1_000_000);
+    let shadow = json!({"name": "new", "scope": "global", "mode": "shadow",
+                        "tenant": {"requests": 50, "window": "1s"}});
+    for rtt in [1, 2, 3, 5] {
+        let mut process = process(&json!([shadow, strict]));
+        let mut redis = store(&process);
+        let mut statuses = BTreeMap::<u16, u32>::new();
+        for ms in 0..2000 {
+            start(&mut process, "/", "acme");
+            for (_, outcome) in millisecond(&mut process, &mut redis, (ms, rtt)) {
+                *statuses.entry(status(&outcome)).or_default() += 1;
+            }
+        }
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{rtt} ms: {statuses:?}");
+        assert!(statuses[&200] > 1950, "{rtt} ms: {statuses:?}");
+    }
+}
+
+/// Goal: a strict budget holds on several nodes while the store is well, whatever else they ask it.
+#[test]
+fn a_strict_budget_holds_beside_leased_traffic() {
+    let limits = json!([
+        {"name": "each", "scope": "global", "tenant": {"requests": 1000, "window": "1h"}},
+        {"name": "budget", "scope": "global", "consistency": "strict",
+         "shared": {"requests": 100, "window": "1h"}},
+    ]);
+    let mut nodes: Vec<Process> = (0..3).map(|_| process(&limits)).collect();
+    let mut redis = store(&nodes[0]);
+    let mut admitted = 0;
+    for ms in 0..2000 {
+        for (number, process) in nodes.iter_mut().enumerate() {
+            let (_, outcome) = start(process, "/", &format!("t{number}-{ms}"));
+            let settled = millisecond(process, &mut redis, (ms, 2));
+            let passed = settled.iter().filter(|(_, outcome)| status(outcome) == 200).count();
+            admitted += passed + usize::from(status(&outcome) == 200);
+        }
+    }
+    assert_eq!(admitted, 100);
+}
+
+/// Goal: one that has waited for leases before, and has little time left, takes none of the time of those
+/// that it joins.
+#[test]
+fn a_late_joiner_does_not_shorten_the_time_of_its_crowd() {
+    let mut leased = limit("lease", "/x/both", "leased");
+    let mut strict = limit("strict", "/x", "strict");
+    for limit in [&mut leased, &mut strict] {
+        limit.as_object_mut().unwrap().remove("tenant");
+        limit["shared"] = json!({"requests": 1000, "window": "1h"});
+    }
+    let mut process = process(&json!([leased, strict]));
+    let mut redis = store(&process);
+    start(&mut process, "/x/warm", "a");
+    process.run(&mut |body| Ok(redis.exchange(body)));
+    let (old, _) = start(&mut process, "/x/both", "a");
+    assert_eq!(process.wake().1, 1, "the question for leases");
+    process.advance(Span::from_micros(45_500));
+    start(&mut process, "/x/one", "a");
+    process.wake();
+    process.advance(Span::from_micros(500));
+    let (young, _) = start(&mut process, "/x/one", "a");
+    assert_eq!(process.wake().1, 2, "it waits for the call before");
+    process.advance(Span::from_micros(500));
+    // The leases are there, and the old one joins the crowd of the young one.
+    process.answer_one(&mut |body| Ok(redis.exchange(body)));
+    process.wake();
+    process.advance(Span::from_micros(2_700));
+    process.tick();
+    assert_eq!(told(&process.wake().0, young), None, "it has 47 ms left");
+    process.advance(Span::from_micros(800));
+    process.tick();
+    assert_eq!(told(&process.wake().0, old), Some(503), "its own time is over");
+    let outcomes = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(told(&outcomes, young), Some(200));
+}
+
+/// Goal: requests whose time is over before the store could be asked for them are seen in a metric, and
+/// take no room from later ones.
+#[test]
+fn requests_that_time_out_unasked_are_counted_and_leave_room() {
+    let mut process = process(&json!([limit("s", "/", "strict")]));
+    for _ in 0..8 {
+        start(&mut process, "/", "acme");
+        process.wake();
+        process.advance(Span::from_millis(2));
+    }
+    assert_eq!(process.wake().1, 8, "no further call may be made");
+    let unasked: Vec<StreamId> = (0..16_384).map(|_| start(&mut process, "/", "acme").0).collect();
+    assert_eq!(status(&start(&mut process, "/", "acme").1), 503, "no more are taken on");
+    process.end(unasked[0]);
+    process.advance(Span::from_millis(50));
+    process.tick();
+    assert_eq!(process.metrics_with(&["store_calls", "result=timeout"]), 16_383);
+    assert_eq!(start(&mut process, "/", "acme").1, Outcome::Waits, "there is room again");
+}
