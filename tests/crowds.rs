@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use embedded_redis::EmbeddedRedis;
 use fairshare::host::StreamId;
+use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
 use serde_json::{Value, json};
@@ -196,6 +197,50 @@ fn a_late_joiner_does_not_shorten_the_time_of_its_crowd() {
     assert_eq!(told(&process.wake().0, old), Some(503), "its own time is over");
     let outcomes = process.run(&mut |body| Ok(redis.exchange(body)));
     assert_eq!(told(&outcomes, young), Some(200));
+}
+
+/// Goal: whoever waits to be asked for when the store is given up is let go at once, and nothing but the
+/// probe is sent.
+#[test]
+fn who_waits_is_let_go_when_the_store_is_given_up() {
+    let limits = json!([limit("l", "/leased", "leased"), limit("s", "/strict", "strict")]);
+    let mut process = process(&limits);
+    let mut redis = store(&process);
+    start(&mut process, "/strict", "acme");
+    process.run(&mut |body| Ok(redis.exchange(body)));
+    let fail = |process: &mut Process| process.answer_one(&mut |_| Err(StoreError::Reset));
+    for number in 0..3 {
+        start(&mut process, "/leased", &format!("t{number}"));
+        process.wake();
+    }
+    let (leased, _) = start(&mut process, "/leased", "acme");
+    process.wake();
+    start(&mut process, "/strict", "acme");
+    assert_eq!(process.wake().1, 5);
+    // The one waits for the other's call, and is not asked for yet.
+    let (strict, _) = start(&mut process, "/strict", "acme");
+    assert_eq!(process.wake().1, 5);
+    fail(&mut process);
+    fail(&mut process);
+    assert!(process.wake().0.iter().all(|(stream, _)| ![leased, strict].contains(stream)));
+    fail(&mut process);
+    let (outcomes, calls) = process.wake();
+    assert_eq!([leased, strict].map(|stream| told(&outcomes, stream)), [Some(503); 2]);
+    assert_eq!(calls, 2, "nothing is sent any more");
+    assert_eq!(process.metrics_with(&["store_calls", "result=given_up"]), 1);
+    for _ in 0..30 {
+        process.advance(Span::from_millis(TICK_MS));
+        process.tick();
+        start(&mut process, "/strict", "acme");
+    }
+    let mut questions = 0;
+    for _ in 0..process.wake().1 {
+        process.answer_one(&mut |body| {
+            questions += body.windows(7).filter(|word| word == b"EVALSHA").count();
+            Err(StoreError::Timeout)
+        });
+    }
+    assert_eq!(questions, 2 + 1, "one probe; looks at the mode are not counted");
 }
 
 /// Goal: requests whose time is over before the store could be asked for them are seen in a metric, and

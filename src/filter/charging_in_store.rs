@@ -185,6 +185,16 @@ impl Worker {
         }
     }
 
+    /// Takes out the requests that the store would have been asked for about a group of keys.
+    pub(super) fn take_crowds(&mut self, group: usize) -> Vec<StreamId> {
+        let policy = Rc::clone(&self.policy);
+        let is_meant = |charges: &[Charge], _| {
+            charges.first().is_some_and(|first| policy.key_group(first.place) == group)
+        };
+        let crowds = self.charging.take(is_meant).into_iter();
+        crowds.flat_map(|(_, crowd)| crowd.streams).collect()
+    }
+
     /// Takes the store's decision about requests of one kind, or its absence.
     pub(super) fn on_charged(
         &mut self,

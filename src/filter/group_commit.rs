@@ -269,6 +269,20 @@ impl GroupCommit {
         self.waiting.append(&mut self.later);
     }
 
+    /// Drops what waits to be asked about a group of keys that is given up, but for probes.
+    pub(super) fn give_up(&mut self, group: usize) {
+        for queue in [&mut self.waiting, &mut self.later] {
+            for job in std::mem::take(queue) {
+                if job.decision.group != group || matches!(job.ticket.asker, Asker::Probe(_)) {
+                    queue.push_back(job);
+                    continue;
+                }
+                let result = Err(StoreError::GivenUp);
+                self.ready.push_back(Delivery::Answer(job.ticket.asker, result, group));
+            }
+        }
+    }
+
     /// Gives up calls that should have ended long ago: the host has forgotten them.
     pub(super) fn forget(&mut self, now: Instant) {
         let calls = std::mem::take(&mut self.calls);

@@ -106,6 +106,24 @@ impl Worker {
         }
     }
 
+    /// Takes out the requests that wait for leases of a group of keys: those whose question is new, and
+    /// those whose question is under way. That goes on without them, and fills the leases if it is
+    /// answered.
+    pub(super) fn take_from_questions(&mut self, group: usize) -> (Vec<StreamId>, Vec<StreamId>) {
+        let (mut unasked, mut asked) = (Vec::new(), Vec::new());
+        let policy = &self.policy;
+        self.questions.retain(|charges, question| {
+            let is_meant = |first: &Charge| policy.key_group(first.place) == group;
+            if !charges.first().is_some_and(is_meant) {
+                return true;
+            }
+            let taken = if question.sent { &mut asked } else { &mut unasked };
+            taken.append(&mut question.waiting);
+            question.sent
+        });
+        (unasked, asked)
+    }
+
     /// Takes what the store granted, and lets those who waited try again.
     pub(super) fn on_leases(
         &mut self,

@@ -2,7 +2,7 @@
 
 use super::breaker::PAUSE;
 use super::ended::Ended;
-use super::job::{Asker, Job};
+use super::job::{Asker, Delivery, Job, Unanswered};
 use super::standing::sits_out;
 use super::worker::Worker;
 use crate::host::Host;
@@ -41,8 +41,23 @@ impl Worker {
                 log::warn!(
                     "fairshare: the store is given up ({why}); limits follow on_store_error"
                 );
+                self.give_up_group(host, group);
             }
         }
+    }
+
+    /// Lets everybody go who waits to ask about a group of keys that is given up. Only those wait on for
+    /// whom it is being charged: what it charges must be given back.
+    fn give_up_group(&mut self, host: &mut impl Host, group: usize) {
+        let (mut unasked, asked) = self.take_from_questions(group);
+        unasked.append(&mut self.take_crowds(group));
+        if !unasked.is_empty() {
+            let count = u64::try_from(unasked.len()).unwrap_or(u64::MAX);
+            host.count(self.metrics.store_error(StoreError::GivenUp), count);
+        }
+        let go_on = |stream| Delivery::GoOn(stream, Unanswered::Group(group));
+        self.group.add_ready(asked.into_iter().chain(unasked).map(go_on));
+        self.group.give_up(group);
     }
 
     /// Looks after what was given up: trusts it again where another worker's probe was answered, or

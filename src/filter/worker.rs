@@ -216,6 +216,8 @@ impl Worker {
     /// The wake-up that [`Host::wake`] asked for.
     pub fn on_wake(&mut self, host: &mut impl Host, now: Instant) {
         self.report_losses(host, now);
+        // Whatever waits for a store that is given up now is not sent any more.
+        self.note_calls(host, now);
         self.send(host, now);
         self.deliver(host, now);
     }
