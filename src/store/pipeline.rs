@@ -253,7 +253,7 @@ fn answer(decision: &Decision, reply: &Reply<'_>) -> Result<Answer, StoreError> 
         admitted: boolean(admitted)?,
         levels,
         units,
-        clock_us: natural(clock_us)?,
+        clock_us: ordinal(clock_us)?,
         state: State { epoch: ordinal(epoch)?, changes: ordinal(changes)? },
         why: natural(why)?,
     };
@@ -315,7 +315,7 @@ fn boolean(reply: &Reply<'_>) -> Result<bool, StoreError> {
 
 /// A number that the script can have said: it counts in doubles, which are exact up to 2^53.
 fn natural(reply: &Reply<'_>) -> Result<u64, StoreError> {
-    const NATURAL_MAX: u64 = (1 << 53) - 1;
+    const NATURAL_MAX: u64 = 1 << 53;
     let Reply::Integer(number) = reply else { return Err(StoreError::Malformed) };
     u64::try_from(*number).ok().filter(|number| *number <= NATURAL_MAX).ok_or(StoreError::Malformed)
 }
