@@ -50,7 +50,7 @@ pub enum Operation {
 pub struct Want {
     /// Units that requests wait for: granted for as many of them as every charge has room for.
     pub firm: u64,
-    /// Units ahead of need: granted out of a quarter of what is then left.
+    /// Units ahead of need: granted out of a quarter of what is then left, in whole costs.
     pub ahead: u64,
 }
 

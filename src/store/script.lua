@@ -10,7 +10,7 @@
 -- decide   Charges the cost on every key, or on none.
 -- lease    adds  firm ahead . Where the cost fits on every key, charges each the cost as often as
 --          all of them have room for it, up to `firm`, and of what is left then a quarter, up to
---          `ahead`; else none.
+--          `ahead`, in whole costs; else none.
 -- return   adds  at_us , the clock of a charge. Takes back `cost` units of those charged then, or
 --          what is left of them.
 -- restore  adds five times  at_us units : units that a caller knows to be charged, after a loss.
@@ -56,6 +56,7 @@ local KEEP_US = 30 * 86400000000
 local ROUND_UP = 1 + 2 ^ -50
 
 local match, format, floor = string.match, string.format, math.floor
+local min, max = math.min, math.max
 
 local function refuse(reason)
   return redis.error_reply('FAIRSHARE ' .. reason)
@@ -128,7 +129,7 @@ local function read_epoch(text)
   end
   epoch.number, epoch.seq, epoch.why, epoch.run = number, seq, tonumber(why), run
   epoch.since_us, epoch.expires_us = since_us, expires_us
-  epoch.ready_us = math.min(ready_us, since_us + MAX_PAUSE_US)
+  epoch.ready_us = min(ready_us, since_us + MAX_PAUSE_US)
   return true
 end
 
@@ -157,12 +158,12 @@ local function open_epoch()
     end
   end
   if why then
-    epoch.number = math.max(now_us, epoch.number + 1, number + 1)
+    epoch.number = max(now_us, epoch.number + 1, number + 1)
     epoch.seq, epoch.why, epoch.run = 0, why, run
     epoch.since_us, epoch.ready_us = now_us, now_us + PAUSE_US
     return nil, true
   end
-  now_us = math.max(now_us, epoch.since_us)
+  now_us = max(now_us, epoch.since_us)
   if run and run ~= '-' and run ~= epoch.run then
     epoch.run = run
     return nil, true
@@ -171,7 +172,7 @@ end
 
 -- Writes the record, for as long as what is charged for up to `period_us` counts, and then some.
 local function write_epoch(period_us)
-  epoch.expires_us = math.max(epoch.expires_us, math.min(MAX, now_us + period_us + KEEP_US))
+  epoch.expires_us = max(epoch.expires_us, min(MAX, now_us + period_us + KEEP_US))
   local text = format('e1 %.0f %.0f %.0f %.0f %.0f %d %s', epoch.number, epoch.seq,
     epoch.since_us, epoch.ready_us, epoch.expires_us, epoch.why, epoch.run)
   local done = redis.pcall('SET', KEYS[1], text, 'PX', div_ceil(epoch.expires_us - now_us, 1000))
@@ -254,13 +255,13 @@ local function window_return(level, units, at_us)
   local older, found = '', false
   for last, count in string.gmatch(level.older, ' (%d+):(%d+)') do
     if not found and whole(last) >= at_us then
-      found, units = true, math.min(units, whole(count))
+      found, units = true, min(units, whole(count))
       count = format('%.0f', count - units)
     end
     older = older .. ' ' .. last .. ':' .. count
   end
   if not found then
-    units = math.min(units, level.count)
+    units = min(units, level.count)
     level.count = level.count - units
   end
   level.older, level.units = older, level.units - units
@@ -320,10 +321,10 @@ local function gcra_level(next)
   end
   -- The most there may be: the burst, and what leaks before the clock's next reading. Without the
   -- latter, traffic at exactly the rate would now and then be refused.
-  local brim = math.min(MAX, full + (math.min(rate, per_us) - 1))
+  local brim = min(MAX, full + (min(rate, per_us) - 1))
   return {
     key = '', is_window = false, hold = false, changed = false, cost = cost, capacity = burst,
-    period_us = math.max(div_ceil(full, rate), per_us),
+    period_us = max(div_ceil(full, rate), per_us),
     rate = rate, per_us = per_us, full = full, brim = brim, held = 0,
     now = 0, found = false, repaired = false, fits = false, retry_us = 0, granted = 0,
   }, next + 4
@@ -333,8 +334,8 @@ end
 local function rescaled(held, old_per_us, new_per_us)
   local units = floor(held / old_per_us)
   local rest = (held - units * old_per_us) / old_per_us * new_per_us
-  rest = math.min(new_per_us, math.ceil(rest * ROUND_UP))
-  return math.min(MAX, units * new_per_us + rest)
+  rest = min(new_per_us, math.ceil(rest * ROUND_UP))
+  return min(MAX, units * new_per_us + rest)
 end
 
 -- Keeps what has not leaked of `value`. Units of another form count as spent when they were last
@@ -342,7 +343,7 @@ end
 local function gcra_load(level, value)
   local rate, per_us, held = level.rate, level.per_us, value.held
   if not held then
-    held = math.min(value.units, level.capacity) * per_us
+    held = min(value.units, level.capacity) * per_us
   elseif value.per_us ~= per_us then
     held = rescaled(held, value.per_us, per_us)
   end
@@ -366,14 +367,14 @@ end
 
 -- Takes back what has not leaked of `units` since they were charged.
 local function gcra_return(level, units, at_us)
-  local leaked = math.max(0, level.now - at_us) * level.rate
-  level.held = math.max(0, level.held - math.max(0, units * level.per_us - leaked))
+  local leaked = max(0, level.now - at_us) * level.rate
+  level.held = max(0, level.held - max(0, units * level.per_us - leaked))
 end
 
 -- Counts `units` as if none had leaked: when others came is not known here.
 local function gcra_restore(level, units)
-  local held = math.min(level.full, level.held + units * level.per_us)
-  level.held = math.max(level.held, held)
+  local held = min(level.full, level.held + units * level.per_us)
+  level.held = max(level.held, held)
 end
 
 -- The operations ----------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ end
 -- Makes it a level that was wholly used at `at_us`.
 local function fill(level, at_us)
   local load_form = level.is_window and window_load or gcra_load
-  load_form(level, { at = at_us, units = math.max(1, level.capacity) })
+  load_form(level, { at = at_us, units = max(1, level.capacity) })
 end
 
 -- Reads the usage of a level. Returns the error, if there is one.
@@ -406,15 +407,15 @@ local function load(level)
   if is_held and value then
     if not level.is_window then
       local least = level.held
-      value.at = math.min(value.at, now_us)
+      value.at = min(value.at, now_us)
       gcra_load(level, value)
-      level.held = math.max(level.held, least)
+      level.held = max(level.held, least)
     end
     return nil
   end
   local load_form = level.is_window and window_load or gcra_load
   if value and value.at <= now_us + level.period_us + MAX_AHEAD_US then
-    level.now = math.max(now_us, value.at)
+    level.now = max(now_us, value.at)
     if load_form(level, value) then
       return nil
     end
@@ -432,7 +433,7 @@ local function decide_level(level)
     gcra_decide(level)
   end
   if epoch.ready_us > now_us and not level.hold then
-    level.fits, level.retry_us = false, math.max(level.retry_us, epoch.ready_us - now_us)
+    level.fits, level.retry_us = false, max(level.retry_us, epoch.ready_us - now_us)
   end
 end
 
@@ -474,10 +475,10 @@ end
 -- What is left of a level, and when all of it is free again.
 local function left(level)
   if level.is_window then
-    return math.max(0, level.capacity - level.units),
+    return max(0, level.capacity - level.units),
       level.units > 0 and level.last + level.period_us - level.now or 0
   end
-  return math.max(0, floor((level.full - level.held) / level.per_us)),
+  return max(0, floor((level.full - level.held) / level.per_us)),
     div_ceil(level.held, level.rate)
 end
 
@@ -528,17 +529,19 @@ local function fitting(level)
   end
   local room = level.is_window and level.capacity - level.units
     or floor((level.brim - level.held) / level.per_us)
-  return floor(math.min(room, math.max(level.cost, level[1])) / level.cost)
+  return floor(min(room, max(level.cost, level[1])) / level.cost)
 end
 
--- Charges the cost as often as all levels have room for it, and never more than there is room for.
+-- Charges the cost as often as all levels have room for it, and never more than there is room for. Less
+-- than a cost would lie in a lease where no request can use it.
 local function lease(level, admitted, times)
   if not admitted then
     return 0
   end
   local room = left(level)
-  local granted = level.cost > 0 and level.cost * times or math.min(room, level[1])
-  granted = granted + math.min(level[2], floor(math.max(0, room - granted) / 4))
+  local granted = level.cost > 0 and level.cost * times or min(room, level[1])
+  local ahead = min(level[2], floor(max(0, room - granted) / 4))
+  granted = granted + ahead - ahead % max(1, level.cost)
   if granted > 0 then
     charge(level, granted)
     decide_level(level)
@@ -567,7 +570,7 @@ local function restore(level)
     return 0
   end
   for n = 1, PARTS_MAX do
-    local at_us, units = math.min(level[2 * n - 1], level.now), level[2 * n]
+    local at_us, units = min(level[2 * n - 1], level.now), level[2 * n]
     if units > 0 and at_us + level.period_us > level.now then
       if level.is_window then
         window_restore(level, units, at_us)
@@ -577,8 +580,8 @@ local function restore(level)
     end
   end
   if epoch.ready_us > now_us then
-    local ready_us = math.min(now_us + REPORT_US, epoch.since_us + MAX_PAUSE_US)
-    epoch.ready_us = math.max(epoch.ready_us, ready_us)
+    local ready_us = min(now_us + REPORT_US, epoch.since_us + MAX_PAUSE_US)
+    epoch.ready_us = max(epoch.ready_us, ready_us)
   end
   return 0
 end
@@ -598,12 +601,12 @@ local function run(change, extra, often, must_write)
   local admitted, times, changed, period_us = true, MAX, false, 0
   for _, level in ipairs(levels) do
     admitted = admitted and level.fits
-    times = admitted and often and math.min(times, often(level)) or times
+    times = admitted and often and min(times, often(level)) or times
   end
   for _, level in ipairs(levels) do
     level.granted = change(level, admitted, times)
     changed = changed or level.changed
-    period_us = math.max(period_us, level.period_us)
+    period_us = max(period_us, level.period_us)
   end
   if changed then
     epoch.seq = epoch.seq + 1
@@ -625,7 +628,7 @@ local function run(change, extra, often, must_write)
     reply[at + 2] = level.fits and 1 or 0
     reply[at + 3] = remaining
     reply[at + 4] = level.retry_us
-    reply[at + 5] = level.fits and reset_us or math.max(reset_us, level.retry_us)
+    reply[at + 5] = level.fits and reset_us or max(reset_us, level.retry_us)
   end
   return reply
 end

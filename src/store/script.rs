@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "bbac16b93bd7c3c5be7239d2368fff8894171a37";
+pub const SCRIPT_SHA1: &str = "e5b759def614ea0f7f8a4ee32ccea263c2a5db5a";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -68,7 +68,8 @@ impl Level {
         let mut units = 0;
         if times > 0 {
             let firm = cost * times;
-            units = firm + asked.want.ahead.min(room.saturating_sub(firm) / 4);
+            let ahead = asked.want.ahead.min(room.saturating_sub(firm) / 4);
+            units = firm + ahead / cost * cost;
             self.usage.charge(&self.quota, units, now);
         }
         let told = self.usage.peek(&self.quota, cost, now);

@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use fairshare::store::Want;
+
 use super::*;
 
 /// The remaining units of `keys`, of which each is a window of ten in ten seconds.
@@ -46,6 +48,22 @@ fn values_are_pinned() {
     assert_eq!(value_after(0, rate, "g"), format!("g1 {START_US} 120000000 60000000 60"));
     let leaked = format!("g1 {} 180000000 60000000 60", START_US + SECOND_US);
     assert_eq!(value_after(SECOND_US, rate, "g"), leaked);
+}
+
+/// Goal: no part of a cost is granted, which no request could use.
+#[test]
+fn units_ahead_of_need_are_whole_costs() {
+    let timed = Timed::start();
+    let hundred = window(100, 10 * SECOND_US);
+    let lease = |now_us: u64, cost: u64, firm: u64, ahead: u64| {
+        let want = Operation::Lease(vec![Want { firm, ahead }]);
+        let question = (now_us, asked(want, &[charge("a", hundred, cost)]));
+        timed.decide_all(&[question]).remove(0).units
+    };
+    assert_eq!(lease(START_US, 3, 3, 10), [3 + 9]);
+    // A quarter of the 88 that are left, less than what is wanted.
+    assert_eq!(lease(START_US, 5, 0, 50), [5 + 20]);
+    assert_eq!(lease(START_US, 7, 7, 6), [7]);
 }
 
 #[test]

@@ -78,8 +78,6 @@ fn room(limit: &LimitPlan) -> u64 {
         Kind::Leased if !limit.window_form => (capacity / 16 + 2).max(capacity / 4),
         _ => 0,
     };
-    // Units that come ahead of need may be no whole number of costs, and one part stays in the lease.
-    let part = u64::from(limit.kind == Kind::Leased && limit.cost > 1);
-    let requests = (capacity.saturating_sub(reserved) / limit.cost).saturating_sub(part);
+    let requests = capacity.saturating_sub(reserved) / limit.cost;
     limit.in_flight.map_or(requests, |cap| requests.min(cap))
 }
