@@ -9,13 +9,15 @@
     reason = "tests fail by panicking, and they do have a clock"
 )]
 
+mod embedded_redis;
 mod fake_host;
 mod support;
 
+use embedded_redis::EmbeddedRedis;
 use fairshare::host::StreamId;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::redis::Redis;
 
 /// A request of `tenant` comes.
@@ -122,4 +124,88 @@ fn leases_of_all_levels_are_refilled_and_go_back_together() {
     // Twice in each life of the shorter one, and once more after the script was loaded.
     let leases = calls.iter().filter(|(is_lease, _)| *is_lease).count();
     assert!((6..=12).contains(&leases) && calls.len() - leases <= 4, "{calls:?}");
+}
+
+/// Sends a request each `gap` for twelve seconds, to a store that answers at once. Returns the units that
+/// were let through, as a part of those that the limit allows.
+fn share_of(limit: &Value, gap: Span, units_a_second: u64) -> f64 {
+    const SECONDS: u64 = 12;
+    let mut limit = limit.clone();
+    limit["name"] = json!("fleet");
+    limit["scope"] = json!("global");
+    limit["on_store_error"] = json!("deny");
+    let plugin = json!({"limits": [limit], "store": {"cluster": "redis", "timeout": "50ms"}});
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let machine = process.machine();
+    let now = || machine.borrow().now;
+    let mut redis = EmbeddedRedis::new();
+    redis.set_clock(now().as_nanos() / 1000);
+    redis.age("fairshare");
+    let end = now().plus(Span::from_secs(SECONDS));
+    let (mut admitted, mut tick_at) = (0, now());
+    while now() < end {
+        let (stream, outcome) = start(&mut process, "acme");
+        admitted += u64::from(matches!(outcome, Outcome::Passed(_)));
+        let later = process.run(&mut |body| {
+            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            Ok(redis.exchange(body))
+        });
+        admitted += u64::try_from(passed(&later)).unwrap();
+        process.end(stream);
+        if tick_at <= now() {
+            process.tick();
+            tick_at = now().plus(Span::from_millis(10));
+        }
+        process.advance(gap);
+    }
+    let cost = limit.get("cost").map_or(1, |cost| cost.as_u64().expect("a cost"));
+    let units = u32::try_from(admitted * cost).unwrap();
+    f64::from(units) / f64::from(u32::try_from(units_a_second * SECONDS).unwrap())
+}
+
+/// Goal: under demand that never lets up, what a request costs makes little difference.
+#[test]
+fn a_window_serves_requests_that_cost_much() {
+    let costs = [(100, 1), (100, 10), (100, 20), (100, 25), (100, 34), (100, 50), (1000, 250)];
+    for (units, cost) in costs {
+        let limit = json!({"cost": cost, "shared": {"requests": units, "window": "1s"}});
+        let share = share_of(&limit, Span::from_millis(5), units / cost * cost);
+        println!("{units} units a second, {cost} a request: {share:.3}");
+        assert!(share >= 0.9, "{units} units a second, {cost} a request: {share}");
+    }
+}
+
+/// Goal: what the node refuses spends nothing of a lease, whatever it costs.
+#[test]
+fn a_refused_request_that_costs_much_loses_no_units() {
+    let plugin = json!({
+        "limits": [
+            {"name": "fleet", "scope": "global", "cost": 10, "on_store_error": "deny",
+             "shared": {"requests": 1000, "window": "10s"}},
+            {"name": "node", "tenant": {"requests": 1, "window": "1h"}}],
+        "store": {"cluster": "redis", "timeout": "50ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let machine = process.machine();
+    let mut redis = EmbeddedRedis::new();
+    redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+    redis.age("fairshare");
+    start(&mut process, "noisy");
+    for millis in 0..9_000u64 {
+        start(&mut process, "noisy");
+        if millis % 110 == 0 {
+            start(&mut process, &format!("t{millis}"));
+        }
+        if millis % 10 == 0 {
+            process.tick();
+        }
+        process.run(&mut |body| {
+            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            Ok(redis.exchange(body))
+        });
+        process.advance(Span::from_millis(1));
+    }
+    let of = |event| process.metrics_with(&["fairshare_lease_units", event]);
+    assert!(of("spent") >= 500 && of("granted") > of("spent"), "{} units", of("spent"));
+    assert_eq!(of("expired"), 0);
 }

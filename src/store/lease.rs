@@ -27,10 +27,13 @@ const LARGEST_SHARE: u64 = 8;
 /// Parcels that are kept apart. Before a further one is taken, the first two to expire become one.
 const PARCELS_MAX: usize = 4;
 
-/// The prepaid units of one level for one subject.
+/// The prepaid units of one level for one subject. The store grants them in whole requests, so none
+/// are left that no request can use.
 #[derive(Clone, Debug)]
 pub struct Lease {
     quota: Quota,
+    /// What a request costs.
+    cost: u64,
     terms: LeaseTerms,
     /// The first to expire comes first. Those that are over stay until they are taken out.
     parcels: Vec<Parcel>,
@@ -61,6 +64,7 @@ impl Lease {
     pub fn new(quota: Quota, cost: u64) -> Self {
         Self {
             quota,
+            cost: cost.max(1),
             terms: LeaseTerms::of(&quota, cost),
             parcels: Vec::new(),
             told: None,
@@ -83,14 +87,15 @@ impl Lease {
         let units = self.units(now);
         let (told, at) = self.told.unwrap_or((Verdict::refusal(&self.quota), Instant::ORIGIN));
         let passed = now.since(at);
+        let admitted = self.parcels.iter().any(|parcel| parcel.pays(cost, now));
         let verdict = Verdict {
-            admitted: units >= cost,
+            admitted,
             capacity: self.quota.capacity(),
             remaining: told.remaining.saturating_add(units.saturating_sub(cost)),
             retry_after: told.retry_after.minus(passed),
             reset_after: told.reset_after.minus(passed),
         };
-        if units >= cost {
+        if admitted {
             return LeaseVerdict::Admitted(Verdict { retry_after: Span::ZERO, ..verdict });
         }
         match self.is_refused(now) {
@@ -106,27 +111,18 @@ impl Lease {
         told.retry_after.min(self.terms.life().max(REFUSED_MAX)) > now.since(at)
     }
 
-    /// Spends `cost` units, the first to expire first, and says where the last of them came from.
-    pub fn spend(&mut self, cost: u64, now: Instant) -> Spend {
-        let mut left = cost;
-        let mut spend =
-            Spend { granted_at_us: 0, units: 0, expires_at: Instant::from_nanos(u64::MAX) };
-        for parcel in self.parcels.iter_mut().filter(|parcel| parcel.expires_at > now) {
-            let units = parcel.units.min(left);
-            if units > 0 {
-                parcel.units = parcel.units.saturating_sub(units);
-                left = left.saturating_sub(units);
-                let expires_at = spend.expires_at.min(parcel.expires_at);
-                spend = Spend { granted_at_us: parcel.granted_at_us, units, expires_at };
-            }
-        }
+    /// Spends `cost` units of one parcel, the first to expire that has them, and says which.
+    pub fn spend(&mut self, cost: u64, now: Instant) -> Option<Spend> {
+        let parcel = self.parcels.iter_mut().find(|parcel| parcel.pays(cost, now))?;
+        parcel.units = parcel.units.saturating_sub(cost);
         self.spent = self.spent.saturating_add(cost);
         self.last_used = now;
-        spend
+        let Parcel { granted_at_us, expires_at, .. } = *parcel;
+        Some(Spend { granted_at_us, units: cost, expires_at })
     }
 
     /// Gives back units that a request had spent and did not use, to the parcel that they came from.
-    /// Returns how many; what came from other parcels, or from one that is no more, is lost.
+    /// Returns how many; those of a parcel that is no more are lost.
     pub fn unspend(&mut self, spend: Spend) -> u64 {
         self.spent = self.spent.saturating_sub(spend.units);
         let origin = |parcel: &&mut Parcel| parcel.granted_at_us == spend.granted_at_us;
@@ -173,7 +169,9 @@ impl Lease {
 
     /// The most units that are asked for ahead of need.
     fn most(&self) -> u64 {
-        self.quota.capacity().checked_div(LARGEST_SHARE).unwrap_or(0).max(1)
+        let share = self.quota.capacity().checked_div(LARGEST_SHARE).unwrap_or(0);
+        let rest = share.checked_rem(self.cost).unwrap_or(0);
+        share.saturating_sub(rest).max(self.cost)
     }
 
     /// What to ask for, where requests that cost `firm` units together wait. Who else asks before that
@@ -256,8 +254,8 @@ impl Lease {
         live.fold(0, |sum, parcel| sum.saturating_add(parcel.units))
     }
 
-    /// Units for one life: as many as were spent in the time since the last question, or a small
-    /// share of the capacity where there is no experience.
+    /// Units for one life, for whole requests: as many as were spent in the time since the last
+    /// question, or a small share of the capacity where there is no experience.
     fn ahead(&self, now: Instant) -> u64 {
         if !self.terms.ahead() {
             return 0;
@@ -267,11 +265,11 @@ impl Lease {
         let per_life = u128::from(self.spent)
             .saturating_mul(u128::from(self.terms.life().as_nanos()))
             .div_ceil(elapsed);
-        let first = capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1);
-        match self.told {
-            None => first,
-            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX).min(self.most()),
-        }
+        let units = match self.told {
+            None => capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1),
+            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX),
+        };
+        units.checked_next_multiple_of(self.cost).unwrap_or(units).min(self.most())
     }
 }
 

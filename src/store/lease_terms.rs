@@ -20,8 +20,8 @@ const HAND_OVER_MAX: Span = Span::from_secs(1);
 /// The part of a burst that is kept in reserve at most.
 const RESERVE_MAX: u64 = 4;
 
-/// Levels with less room are granted only what requests wait for.
-const CAPACITY_MIN: u64 = 16;
+/// Levels with room for fewer requests are granted only what is waited for.
+const REQUESTS_MIN: u64 = 16;
 
 /// How a level is leased. It follows from the quota alone, so all nodes agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,8 @@ impl LeaseTerms {
     pub fn of(quota: &Quota, cost: u64) -> Self {
         let part = quota.period().as_nanos().checked_div(LIVES_PER_PERIOD).unwrap_or(0);
         let part = Span::from_nanos(part).min(LIFE_MAX);
-        let ahead = quota.capacity() >= CAPACITY_MIN && part >= LIFE_MIN;
+        let requests = quota.capacity().checked_div(cost.max(1)).unwrap_or(0);
+        let ahead = requests >= REQUESTS_MIN && part >= LIFE_MIN;
         let life = if ahead { part } else { part.clamp(HAND_OVER_MIN, HAND_OVER_MAX) };
         let charged = match *quota {
             Quota::Window(WindowQuota { requests, window }) => {

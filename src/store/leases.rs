@@ -95,7 +95,7 @@ impl Leases {
         let (mut spends, mut low) = (Vec::with_capacity(charges.len()), false);
         for charge in charges {
             if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
-                spends.push(held.lease.spend(charge.cost, now));
+                spends.extend(held.lease.spend(charge.cost, now));
                 low |= held.lease.is_low(now);
             }
         }

@@ -18,11 +18,16 @@ pub struct Parcel {
 pub struct Spend {
     pub(super) granted_at_us: u64,
     pub(super) units: u64,
-    /// The first time at which any of the request's units are over.
+    /// The time from which they may not be spent any more.
     pub(super) expires_at: Instant,
 }
 
 impl Parcel {
+    /// Whether it has units for a request.
+    pub(super) fn pays(&self, cost: u64, now: Instant) -> bool {
+        self.units >= cost && self.expires_at > now
+    }
+
     /// Both as one: granted and over as early as either, which frees nothing too early.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
