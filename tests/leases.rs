@@ -175,6 +175,24 @@ fn a_window_serves_requests_that_cost_much() {
     }
 }
 
+/// Goal: a rate is admitted in full where its burst has room for a life; else as much of it as the terms
+/// say, and no more than the limit allows.
+#[test]
+fn a_rate_with_a_small_burst_is_admitted() {
+    let full = [(100, 50), (100, 25), (100, 20), (100, 10), (1000, 100)].map(|case| (case, 1.0));
+    let parts = [((100, 5), 5.0 / 7.0), ((1000, 20), 20.0 / 61.0)];
+    for ((rate, burst), part) in full.into_iter().chain(parts) {
+        let limit = json!({"shared": {"rate": rate, "per": "1s", "burst": burst}});
+        let share = share_of(&limit, Span::from_micros(500), rate);
+        println!("{rate} a second, burst {burst}: {share:.3} of {part:.3}");
+        // One unit at a time waits for the next request as well.
+        let least = if part < 1.0 { 0.85 * part } else { 0.99 };
+        assert!(share >= least, "{rate} a second, burst {burst}: {share}");
+        let most = 1.0 + f64::from(burst) / f64::from(u32::try_from(rate).unwrap() * 12);
+        assert!(share <= most, "{rate} a second, burst {burst}: {share}");
+    }
+}
+
 /// Goal: what the node refuses spends nothing of a lease, whatever it costs.
 #[test]
 fn a_refused_request_that_costs_much_loses_no_units() {

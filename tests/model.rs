@@ -113,7 +113,9 @@ fn leases_of_rates_hold_in_every_interleaving() {
     rate(25, 16, &[19, 21, 40], 9, 0);
     rate(25, 16, &[19, 21, 40], 13, 0);
     rate(50, 15, &[59, 1, 40], 12, 1);
-    rate(50, 4, &[59, 21, 60], 4, 2);
+    // One at a time, and the next 26.7 ms later.
+    let slower = Protocol { crowd: 1, crowds: 3, faults: 0, ..Protocol::rate(50, 3, &[]) };
+    assert_holds(&Protocol { steps: &[27, 27, 5, 22, 1], ..slower }, &ALL[..3]);
 }
 
 /// Goal: the same where two tenants share a level and each has one of its own.
@@ -140,7 +142,7 @@ fn canary_of_the_model_a_rate_that_forgets_the_life_of_leases() {
     };
     rate(25, 16, &[19, 21, 40], 13);
     rate(50, 15, &[59, 1, 40], 12);
-    rate(50, 4, &[59, 21, 60], 4);
+    rate(50, 3, &[59, 21, 60], 3);
 }
 
 /// Goal: one level that forgets the life of its leases is found out beside others that do not.

@@ -58,26 +58,30 @@ fn send(world: &mut World<'_>, count: u64) {
 /// For how long a unit counts in the store. Rates that are leased give units back more slowly, where
 /// their periods are short.
 fn counted_for(limit: &LimitPlan) -> u64 {
-    let (units, period) = (limit.tenant.min(limit.shared), Span::from_millis(limit.period_ms));
+    match charged(limit, limit.tenant.min(limit.shared)) {
+        Quota::Gcra(terms) => Quota::Gcra(terms).period().max(terms.per).as_nanos(),
+        quota => quota.period().as_nanos(),
+    }
+}
+
+/// What is enforced on a level of so many units.
+fn charged(limit: &LimitPlan, units: u64) -> Quota {
+    let period = Span::from_millis(limit.period_ms);
     let quota = match limit.window_form {
         true => Quota::Window(WindowQuota { requests: units, window: period }),
         false => Quota::Gcra(GcraQuota { rate: units, per: period, burst: units }),
     };
-    let charged = match limit.kind {
+    match limit.kind {
         Kind::Leased => *LeaseTerms::of(&quota, limit.cost).charged(),
         Kind::Node | Kind::Strict => quota,
-    };
-    charged.period().as_nanos()
+    }
 }
 
 /// Requests at once that a limit has room for where nothing is used.
 fn room(limit: &LimitPlan) -> u64 {
-    let capacity = limit.tenant.min(limit.shared.min(limit.shared * 3 / 4 + 1));
-    let reserved = match limit.kind {
-        // What leaks within one life of a lease is kept back.
-        Kind::Leased if !limit.window_form => (capacity / 16 + 2).max(capacity / 4),
-        _ => 0,
-    };
-    let requests = capacity.saturating_sub(reserved) / limit.cost;
+    // What leaks within one life of a lease is kept back, of each level by itself.
+    let levels = [limit.tenant, limit.shared, limit.shared * 3 / 4 + 1];
+    let capacity = levels.map(|units| charged(limit, units).capacity()).into_iter().min().unwrap();
+    let requests = capacity / limit.cost;
     limit.in_flight.map_or(requests, |cap| requests.min(cap))
 }
