@@ -27,7 +27,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("map", &[]),
     ("limiter", &["units"]),
     ("policy", &["map", "limiter", "units"]),
-    ("config", &["policy", "limiter", "map", "units"]),
+    ("config", &["store", "policy", "limiter", "map", "units"]),
     ("store", &["map", "policy", "limiter", "units"]),
     ("host", &["filter", "store", "policy", "limiter", "units"]),
     ("filter", &["map", "host", "store", "policy", "limiter", "units"]),

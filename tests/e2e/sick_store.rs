@@ -162,7 +162,7 @@ fn assert_every_key_expires(redis: &Redis, after: &str) {
     }
 }
 
-/// D12: whatever happened, no key is there that never expires, and none lives longer than its level's
+/// D7: whatever happened, no key is there that never expires, and none lives longer than its level's
 /// period, a 32nd of it, and a second.
 #[test]
 fn no_key_without_expiry() {
