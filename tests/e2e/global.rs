@@ -25,6 +25,36 @@ fn two_envoys_share_one_global_budget() {
     assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
 }
 
+/// C4: whoever has started a question to the store may go away. Those who wait with it are answered, and
+/// what it would have spent is there for another one.
+#[test]
+fn aborted_initiator_does_not_cancel_the_refill() {
+    for consistency in ["leased", "strict"] {
+        let redis = Redis::start();
+        let settings = json!({"consistency": consistency, "on_store_error": "deny"});
+        let plugin = global_limit(settings, json!({"tenant": window(7, "1m")}));
+        let envoy = Envoy::builder(plugin).redis_unix(redis.socket()).start();
+        let ask = |_| {
+            let mut connection = Connection::open(envoy.port()).expect("a connection");
+            connection.send_raw(&by("acme").to_bytes()).expect("a request");
+            std::thread::sleep(Duration::from_millis(50));
+            connection
+        };
+        redis.pause();
+        let initiator = ask(0);
+        let mut others: Vec<Connection> = (0..6).map(ask).collect();
+        drop(initiator);
+        std::thread::sleep(Duration::from_millis(100));
+        redis.resume();
+        for other in &mut others {
+            assert_eq!(other.read_response(false).unwrap().status, 200, "{consistency}");
+        }
+        let passes = || (envoy.send(&by("acme")).status == 200).then_some(());
+        assert!(poll_until(Duration::from_secs(5), passes).is_some(), "{consistency}");
+        assert_eq!(envoy.send(&by("acme")).status, 429, "{consistency}");
+    }
+}
+
 /// VMX-3: a store that cannot even be called, because its cluster is unknown or empty or refuses,
 /// delays nobody and follows `on_store_error`; a refusal for its sake charges nothing on the node.
 #[test]
