@@ -38,7 +38,7 @@ impl LeaseTerms {
     ///
     /// A unit granted at `T` is spent before `T + life`. A window therefore counts grants for one
     /// life longer than its own length. A GCRA level keeps in reserve what leaks within one, if that
-    /// leaves room for a `cost`; else its units come back more slowly, too ([`delayed`]).
+    /// leaves room for a `cost`; else its units come back more slowly, too.
     #[must_use]
     pub fn of(quota: &Quota, cost: u64) -> Self {
         let part = quota.period().as_nanos().checked_div(LIVES_PER_PERIOD).unwrap_or(0);
