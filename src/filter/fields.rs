@@ -94,3 +94,17 @@ fn push_number(to: &mut String, parameter: &str, number: u64) {
     to.push_str(parameter);
     to.push_str(itoa::Buffer::new().format(number));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        for number in [0, 1, 9, 10, 999, 1_000_000, INTEGER_MAX, u64::MAX] {
+            let mut field = String::from("x");
+            push_number(&mut field, ";q=", number);
+            assert_eq!(field, format!("x;q={number}"));
+        }
+    }
+}
