@@ -153,8 +153,7 @@ impl Worker {
     pub(super) fn queue_charging(&mut self, now: Instant) {
         let (policy, group, groups) = (Rc::clone(&self.policy), &self.group, &self.groups);
         let may_ask = |charges: &[Charge], since| {
-            let node = charges.first().and_then(|first| groups.node(policy.key_group(first.place)));
-            group.may_charge(node.as_ref(), since, now)
+            group.may_charge(groups.node(policy.group_of(charges)).as_ref(), since, now)
         };
         for (charges, mut crowd) in self.charging.take(may_ask) {
             crowd.streams.retain(|stream| self.waits(*stream));
@@ -188,9 +187,7 @@ impl Worker {
     /// Takes out the requests that the store would have been asked for about a group of keys.
     pub(super) fn take_crowds(&mut self, group: usize) -> Vec<StreamId> {
         let policy = Rc::clone(&self.policy);
-        let is_meant = |charges: &[Charge], _| {
-            charges.first().is_some_and(|first| policy.key_group(first.place) == group)
-        };
+        let is_meant = |charges: &[Charge], _| policy.group_of(charges) == group;
         let crowds = self.charging.take(is_meant).into_iter();
         crowds.flat_map(|(_, crowd)| crowd.streams).collect()
     }
@@ -205,7 +202,7 @@ impl Worker {
         now: Instant,
     ) {
         let Ok(answer) = result else {
-            let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
+            let group = self.policy.group_of(&charges);
             let go_on = |stream| Delivery::GoOn(stream, Unanswered::Group(group));
             return self.group.add_ready(streams.into_iter().map(go_on));
         };

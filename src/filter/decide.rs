@@ -234,7 +234,7 @@ impl Worker {
             let judgements = charged.judgements(place);
             return Some(self.refused(host, waiting, judgements, now));
         }
-        let group = charged.charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
+        let group = self.policy.group_of(&charged.charges);
         waiting.strict.retain(|charge| self.policy.key_group(charge.place) != group);
         waiting.charged.push((charged, place));
         self.advance(host, waiting, now)

@@ -35,7 +35,7 @@ impl Worker {
         &mut self,
         host: &mut impl Host,
         request: Undecided,
-        mut judgements: Vec<Judgement>,
+        judgements: Vec<Judgement>,
     ) -> Step {
         let mut telling = None;
         let metric = match tightest(&judgements) {
@@ -50,10 +50,10 @@ impl Worker {
             }
         };
         host.count(metric, 1);
-        let mut slots = request.shadow_slots;
-        judgements.retain(|judgement| judgement.charge.quota.is_in_flight());
-        judgements.append(&mut slots);
-        let (slots, watched) = (judgements, request.watched);
+        let mut slots = judgements;
+        slots.retain(|judgement| judgement.charge.quota.is_in_flight());
+        slots.extend(request.shadow_slots);
+        let watched = request.watched;
         if telling.is_some() || !slots.is_empty() || watched.is_some() {
             self.streams.insert(request.stream, Stream::Admitted { telling, slots, watched });
         }

@@ -113,8 +113,7 @@ impl Worker {
         let (mut unasked, mut asked) = (Vec::new(), Vec::new());
         let policy = &self.policy;
         self.questions.retain(|charges, question| {
-            let is_meant = |first: &Charge| policy.key_group(first.place) == group;
-            if !charges.first().is_some_and(is_meant) {
+            if policy.group_of(charges) != group {
                 return true;
             }
             let taken = if question.sent { &mut asked } else { &mut unasked };
@@ -134,7 +133,7 @@ impl Worker {
         now: Instant,
     ) {
         self.leases.answered(charges);
-        let group = charges.first().map_or(0, |charge| self.policy.key_group(charge.place));
+        let group = self.policy.group_of(charges);
         let unanswered = match result {
             Ok(answer) => {
                 let charged: Vec<Charge> = charges.iter().map(as_charged).collect();

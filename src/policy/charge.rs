@@ -69,12 +69,10 @@ impl LevelKey {
     }
 }
 
-/// One number instead of each field by itself: requests look up several.
 impl Hash for LevelKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let subject = self.subject.map_or(0, |subject| subject.halves().0);
-        let level = u64::from(u32::from(self.level.letter()));
-        state.write_u64(subject ^ (u64::from(self.id.number()) << 8) ^ level);
+        let limit = u64::from(self.id.number()) << 8;
+        state.write_u64(self.level.hash_of(self.subject.as_ref()) ^ limit);
     }
 }
 

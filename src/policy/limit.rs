@@ -131,6 +131,14 @@ impl Level {
         }
     }
 
+    /// A number by which hash maps look up this level of `subject`: one instead of each part by itself,
+    /// because requests look up several.
+    #[must_use]
+    pub fn hash_of(self, subject: Option<&Subject>) -> u64 {
+        let subject = subject.map_or(0, |subject| subject.halves().0);
+        subject ^ u64::from(u32::from(self.letter()))
+    }
+
     /// The letter that stands for the level in keys: for a client the one of "address".
     #[must_use]
     pub const fn letter(self) -> char {

@@ -73,6 +73,12 @@ impl Policy {
         }
     }
 
+    /// The group of keys of charges that all belong to one.
+    #[must_use]
+    pub fn group_of(&self, charges: &[Charge]) -> usize {
+        charges.first().map_or(0, |charge| self.key_group(charge.place))
+    }
+
     /// The first charges, as far as they belong to one group of keys.
     #[must_use]
     pub fn first_group<'a>(&self, charges: &'a [Charge]) -> &'a [Charge] {
@@ -87,7 +93,7 @@ impl Policy {
         let group = |charge: &Charge| self.key_group(charge.place);
         let together = move |one: &Charge, next: &Charge| group(one) == group(next);
         let charges = charges.chunk_by(together);
-        charges.map(move |part| (part.first().map_or(0, group), part))
+        charges.map(|part| (self.group_of(part), part))
     }
 }
 

@@ -71,11 +71,9 @@ impl Place {
     }
 }
 
-/// One number instead of each field by itself, as of a level's key.
 impl Hash for Place {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let subject = self.subject.map_or(0, |subject| subject.halves().0);
-        state.write_u64(subject ^ u64::from(u32::from(self.level.letter())));
+        state.write_u64(self.level.hash_of(self.subject.as_ref()));
     }
 }
 
