@@ -25,6 +25,9 @@ mod bounds;
 /// Planted faults that must be found.
 #[path = "simulation/canaries.rs"]
 mod canaries;
+/// Planted faults that only one kind of trouble reveals.
+#[path = "simulation/canaries_of_trouble.rs"]
+mod canaries_of_trouble;
 /// What must hold at the end of a run.
 #[path = "simulation/checks.rs"]
 mod checks;
@@ -105,8 +108,12 @@ fn servers(script: &str) -> Vec<EmbeddedRedis> {
 
 /// Runs what a seed decides, and says all that is wrong with it, and what it did.
 fn run(seed: u64, servers: &mut [EmbeddedRedis]) -> (Vec<String>, Tally) {
-    let plan = Plan::of(seed);
-    let mut world = World::new(seed, &plan, servers);
+    run_plan(seed, &Plan::of(seed), servers)
+}
+
+/// The same for another plan.
+fn run_plan(seed: u64, plan: &Plan, servers: &mut [EmbeddedRedis]) -> (Vec<String>, Tally) {
+    let mut world = World::new(seed, plan, servers);
     finish(&mut world);
     let mut wrong = checks::check(&world);
     let tally = Tally::of(&world);

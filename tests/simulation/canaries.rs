@@ -7,7 +7,7 @@ use crate::world::{Fate, Sabotage, World};
 use crate::{finish, plan::Plan};
 
 /// Seeds that a canary has to be found in. `fixed_seeds_hold` finds nothing in them.
-const SEEDS: u64 = 1_000;
+pub const SEEDS: u64 = 1_000;
 
 /// Asserts that some seed reports what has all of `words`.
 fn assert_found(words: &[&str], mut run: impl FnMut(u64) -> Vec<String>) {
@@ -17,7 +17,7 @@ fn assert_found(words: &[&str], mut run: impl FnMut(u64) -> Vec<String>) {
 }
 
 /// Puts other text into the script.
-fn changed(script: &str, old: &str, new: &str) -> String {
+pub fn changed(script: &str, old: &str, new: &str) -> String {
     assert_eq!(script.matches(old).count(), 1, "{old:?} in the script");
     script.replace(old, new)
 }

@@ -4,8 +4,10 @@ use crate::rng::Rng;
 /// The classes of faults of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Store calls are late, lost, doubled or cut.
+    /// Store calls are late, lost or doubled.
     pub network: bool,
+    /// Some of them are cut.
+    pub cuts: bool,
     /// The store is out of reach for one node or for all.
     pub outages: bool,
     /// VMs trap.
@@ -96,8 +98,10 @@ impl Faults {
             _ => 500,
         };
         let some = || rng.in_thousand(often);
+        let network = some();
         Self {
-            network: some(),
+            network,
+            cuts: network,
             outages: some(),
             traps: some(),
             crashes: some(),

@@ -95,11 +95,24 @@ impl Fleet {
 
     /// Everything in the thread is gone. Returns its workers and the requests that they had.
     pub fn unload(&mut self, node: usize, thread: usize) -> (Vec<usize>, Vec<usize>) {
+        let left = self.abandon(node, thread);
+        left.0.iter().for_each(|number| self.members[*number] = None);
+        left
+    }
+
+    /// The same as far as clients and the proxy can see, while what is in the VM runs on.
+    pub fn abandon(&mut self, node: usize, thread: usize) -> (Vec<usize>, Vec<usize>) {
         let thread = std::mem::take(&mut self.nodes[node].threads[thread]);
         let numbers: Vec<usize> = thread.active.into_iter().chain(thread.draining).collect();
-        let members = numbers.iter().filter_map(|number| self.members[*number].take());
-        let requests = members.flat_map(|member| member.streams).collect();
+        let members = numbers.iter().filter_map(|number| self.members[*number].as_ref());
+        let requests = members.flat_map(|member| member.streams.iter().copied()).collect();
         (numbers, requests)
+    }
+
+    /// Whether it is a worker of an earlier configuration.
+    pub fn is_draining(&self, number: usize) -> bool {
+        let threads = self.nodes.iter().flat_map(|node| &node.threads);
+        threads.into_iter().any(|thread| thread.draining.contains(&number))
     }
 
     /// A new process, which knows nothing of the old one.

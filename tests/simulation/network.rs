@@ -36,7 +36,7 @@ pub struct Call {
     pub reply_after: u64,
     pub end: CallEnd,
     /// Parts of a thousand of the body and of the reply that arrive.
-    cut: (u64, u64),
+    pub cut: (u64, u64),
 }
 
 /// How the host hears of a call's end.
@@ -135,8 +135,8 @@ impl<'a> Network<'a> {
             19..23 if !gives_back(&call.body) => {
                 call.executions.push(now + rng.within(0, 2 * timeout))
             }
-            23..26 => call.cut.1 = rng.within(0, 1000),
-            26..28 => call.cut.0 = rng.within(0, 1000),
+            23..26 if self.faults.cuts => call.cut.1 = rng.within(0, 1000),
+            26..28 if self.faults.cuts => call.cut.0 = rng.within(0, 1000),
             28..30 => call.end = CallEnd::Reset,
             30 => call.end = CallEnd::Never,
             _ => {}

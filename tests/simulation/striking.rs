@@ -14,6 +14,9 @@ use crate::world::{Event, Fate, Sabotage, World};
 const CALLS_MAX: usize = 9;
 const DECISIONS_MAX: usize = 256;
 
+/// How many times as much clocks drift that race: up to four parts of a hundred.
+const RACE: i64 = 200;
+
 impl World<'_> {
     /// A worker makes a call.
     pub(super) fn launch(&mut self, number: usize, made: FakeCall) {
@@ -73,6 +76,30 @@ impl World<'_> {
         same.filter_map(|other| other.reply.clone()).next()
     }
 
+    /// What a canary does to a process that is struck.
+    fn forget_if(&self, sabotage: Sabotage, node: usize) {
+        if self.sabotage == sabotage {
+            self.fleet.processes[self.fleet.nodes[node].process].borrow_mut().forget();
+        }
+    }
+
+    fn raced(&self, gain: i64) -> i64 {
+        if self.sabotage == Sabotage::Races { gain * RACE } else { gain }
+    }
+
+    /// The reply as the worker sees it.
+    fn shown(&self, place: usize) -> Option<Vec<u8>> {
+        let call = &self.calls[place];
+        let mut reply = call.reply.clone()?;
+        if self.sabotage == Sabotage::StaleBuffer && call.cut != (1000, 1000) {
+            let before = self.calls[..place].iter().rev();
+            let mut before = before.filter(|other| other.member == call.member);
+            let rest = before.find_map(|other| other.reply.as_ref()?.get(reply.len()..));
+            reply.extend_from_slice(rest.unwrap_or_default());
+        }
+        Some(reply)
+    }
+
     /// The host hears of a call's end.
     pub(super) fn deliver(&mut self, place: usize) {
         if self.sabotage == Sabotage::Echo
@@ -82,10 +109,10 @@ impl World<'_> {
             let call = &mut self.calls[place];
             (call.reply, call.end, call.deadline) = (Some(reply), CallEnd::Reply, u64::MAX);
         }
-        let call = &mut self.calls[place];
+        let (call, reply) = (&self.calls[place], self.shown(place));
         let (number, id, late) = (call.member, call.id, self.now >= call.deadline);
-        let result = match (&call.reply, call.end) {
-            (Some(reply), CallEnd::Reply) if !late => Ok(reply.clone()),
+        let result = match (reply, call.end) {
+            (Some(reply), CallEnd::Reply) if !late => Ok(reply),
             (_, CallEnd::Reset) => Err(StoreError::Reset),
             (None, _) if !late && self.network.cut[call.node].1 => {
                 let deadline = call.deadline;
@@ -113,6 +140,7 @@ impl World<'_> {
         match *fault {
             Fault::Trap { node, worker } => {
                 if self.fleet.nodes[node].threads[worker].active.is_some() {
+                    self.forget_if(Sabotage::ForgetsTrapped, node);
                     self.lose(node, worker);
                     self.at(self.now + SECOND, Event::Reload(node, worker));
                 }
@@ -125,6 +153,7 @@ impl World<'_> {
                 }
             }
             Fault::Update { node } => {
+                self.forget_if(Sabotage::ForgetsReplaced, node);
                 for (worker, old) in self.fleet.update(node, self.plan) {
                     self.network.books.gone(old, self.now);
                     self.load(node, worker);
@@ -134,13 +163,19 @@ impl World<'_> {
                 self.fleet.nodes[node].clock.step(by, self.now);
                 if by >= 0 {
                     self.jumps[self.fleet.nodes[node].process] += 1;
+                } else {
+                    self.forget_if(Sabotage::ForgetsTheFuture, node);
                 }
             }
             Fault::NodeGain { node, gain } => {
+                let gain = self.raced(gain);
                 self.fleet.nodes[node].clock.set_gain(gain, self.now);
             }
             Fault::StoreStep { by } => self.network.clock.step(by, self.now),
-            Fault::StoreGain { gain } => self.network.clock.set_gain(gain, self.now),
+            Fault::StoreGain { gain } => {
+                let gain = self.raced(gain);
+                self.network.clock.set_gain(gain, self.now);
+            }
             Fault::Cut { node, silent, lasts } => {
                 for (number, cut) in self.network.cut.iter_mut().enumerate() {
                     if node.is_none_or(|node| node == number) {
@@ -169,7 +204,10 @@ impl World<'_> {
     /// A thread's VM is gone, with all that it held. The proxy ends its requests.
     fn lose(&mut self, node: usize, worker: usize) {
         self.lost_memories += 1;
-        let (members, requests) = self.fleet.unload(node, worker);
+        let (members, requests) = match self.sabotage {
+            Sabotage::Ghosts => self.fleet.abandon(node, worker),
+            _ => self.fleet.unload(node, worker),
+        };
         members.into_iter().for_each(|member| self.network.books.gone(member, self.now));
         for number in requests {
             let request = &mut self.requests[number];

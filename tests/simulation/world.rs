@@ -59,6 +59,20 @@ pub enum Sabotage {
     Strays,
     /// Every call is told to have failed, and goes on.
     Hurries,
+    /// Shared data are gone when a VM traps.
+    ForgetsTrapped,
+    /// Shared data are gone when a new configuration comes.
+    ForgetsReplaced,
+    /// Shared data are gone when the node's clock goes back.
+    ForgetsTheFuture,
+    /// A VM that trapped runs on, and hears of nothing that its requests do.
+    Ghosts,
+    /// Workers of earlier configurations hear of no stream's end.
+    DeafOnTheWayOut,
+    /// Clocks drift many times as much as they should.
+    Races,
+    /// A reply that is cut ends as the one before it did.
+    StaleBuffer,
 }
 
 /// What a client sees of its request.
@@ -313,6 +327,9 @@ impl<'a> World<'a> {
     fn end(&mut self, number: usize) {
         let member = self.requests[number].member;
         if self.requests[number].ended_at.replace(self.now).is_some() {
+            return;
+        }
+        if self.sabotage == Sabotage::DeafOnTheWayOut && self.fleet.is_draining(member) {
             return;
         }
         if let Some(member) = &mut self.fleet.members[member] {
