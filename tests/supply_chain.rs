@@ -93,6 +93,21 @@ fn everything_comes_from_one_registry_under_known_licences() {
     assert!(odd.is_empty(), "not from crates.io, or under another licence:\n{}", odd.join("\n"));
 }
 
+/// A licence that no package has is one that a later package may have unseen.
+#[test]
+fn no_licence_is_allowed_for_nobody() {
+    let mut unused = allowed_licences();
+    for manifest in MANIFESTS {
+        for package in list(&metadata(manifest, &["--all-features"]), "packages") {
+            let licence = licence(package);
+            for name in licence.split(" AND ").flat_map(|part| part.split(" OR ")) {
+                unused.remove(name.trim_matches(['(', ')']));
+            }
+        }
+    }
+    assert!(unused.is_empty(), "deny.toml allows what nobody has: {unused:?}");
+}
+
 /// The packages that the module is built from, by their number; true where their code is in it, and
 /// false where it only writes code.
 fn parts(metadata: &Value) -> BTreeMap<&str, bool> {
