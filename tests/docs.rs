@@ -10,6 +10,9 @@
     reason = "a test may fail, and reads files"
 )]
 
+/// What pages tell a reader to run.
+#[path = "docs/commands.rs"]
+mod commands;
 /// Examples: configurations, commands, what the README shows.
 #[path = "docs/examples.rs"]
 mod examples;
