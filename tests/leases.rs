@@ -16,7 +16,7 @@ mod support;
 use embedded_redis::EmbeddedRedis;
 use fairshare::host::StreamId;
 use fairshare::units::Span;
-use fake_host::{Outcome, Process};
+use fake_host::{Outcome, Process, StoreReply};
 use serde_json::{Value, json};
 use support::redis::Redis;
 
@@ -190,6 +190,59 @@ fn a_rate_with_a_small_burst_is_admitted() {
         assert!(share >= least, "{rate} a second, burst {burst}: {share}");
         let most = 1.0 + f64::from(burst) / f64::from(u32::try_from(rate).unwrap() * 12);
         assert!(share <= most, "{rate} a second, burst {burst}: {share}");
+    }
+}
+
+/// What becomes of a request for `path`.
+fn answer_to(
+    process: &mut Process,
+    path: &str,
+    store: &mut dyn FnMut(&[u8]) -> StoreReply,
+) -> Outcome {
+    let (stream, outcome) = process.start(&[(b":path", path.as_bytes())]);
+    let later = process.run(store);
+    process.end(stream);
+    later.into_iter().find(|(waited, _)| *waited == stream).map_or(outcome, |(_, end)| end)
+}
+
+/// RSP-1: where one limit refuses that was asked a moment ago, the longer wait of another is told that would
+/// be asked again by now, because units might have gone back to the store.
+#[test]
+fn rsp_1_an_older_and_longer_refusal_is_told_too() {
+    for (long, short) in [("strict", "strict"), ("leased", "leased"), ("strict", "leased")] {
+        let limit = |name: &str, consistency: &str, path: &str, window: &str| {
+            json!({"name": name, "scope": "global", "consistency": consistency,
+                   "match": {"path_prefix": path}, "on_store_error": "deny",
+                   "shared": {"requests": 1, "window": window}})
+        };
+        let plugin = json!({
+            "limits": [limit("long", long, "/both", "1m"), limit("short", short, "/", "1500ms")],
+            "store": {"cluster": "redis", "timeout": "50ms"},
+        });
+        let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+        let machine = process.machine();
+        let mut redis = EmbeddedRedis::new();
+        redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+        redis.age("fairshare");
+        let mut store = |body: &[u8]| {
+            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            Ok(redis.exchange(body))
+        };
+        let first = answer_to(&mut process, "/both", &mut store);
+        assert!(matches!(first, Outcome::Passed(_)), "{long} {short}");
+        for _ in 0..19 {
+            process.advance(Span::from_millis(100));
+            process.tick();
+            process.run(&mut store);
+        }
+        let other = answer_to(&mut process, "/one", &mut store);
+        assert!(matches!(other, Outcome::Passed(_)), "{long} {short}");
+        let Outcome::Answered(refusal) = answer_to(&mut process, "/both", &mut store) else {
+            panic!("{long} {short}: both limits are used up");
+        };
+        let waits = refusal.headers.iter().find(|(name, _)| *name == "retry-after");
+        let waits: u64 = waits.expect("a time").1.parse().unwrap();
+        assert!((58..=63).contains(&waits), "{long} {short}: {waits} s");
     }
 }
 

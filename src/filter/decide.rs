@@ -107,7 +107,8 @@ impl Worker {
                     }
                 }
                 LeaseOutcome::Refused(verdicts) => {
-                    let judgements = judge(&waiting.leased, &verdicts);
+                    let mut judgements = judge(&waiting.leased, &verdicts);
+                    judgements.extend(self.known_refusals(&waiting.strict, now));
                     return Some(self.refused(host, waiting, judgements, now));
                 }
                 LeaseOutcome::Short(_) if waiting.deadline <= now => {
@@ -230,12 +231,13 @@ impl Worker {
         place: u64,
         now: Instant,
     ) -> Option<Step> {
-        if !charged.is_admitted(place) {
-            let judgements = charged.judgements(place);
-            return Some(self.refused(host, waiting, judgements, now));
-        }
         let group = self.policy.group_of(&charged.charges);
         waiting.strict.retain(|charge| self.policy.key_group(charge.place) != group);
+        if !charged.is_admitted(place) {
+            let mut judgements = charged.judgements(place);
+            judgements.extend(self.known_refusals(&waiting.strict, now));
+            return Some(self.refused(host, waiting, judgements, now));
+        }
         waiting.charged.push((charged, place));
         self.advance(host, waiting, now)
     }
@@ -288,12 +290,17 @@ impl Worker {
         mut judgements: Vec<Judgement>,
         now: Instant,
     ) -> Step {
-        for charge in waiting.leased.iter().chain(&waiting.strict) {
-            if let Some(verdict) = self.leases.refusal(charge, now) {
-                judgements.push(Judgement { charge: *charge, verdict });
-            }
-        }
+        judgements.extend(self.known_refusals(&waiting.leased, now));
+        judgements.extend(self.known_refusals(&waiting.strict, now));
         self.refuse_for_room(host, waiting, &judgements, now)
+    }
+
+    /// What the store is known to refuse of these, also where it would be asked again.
+    fn known_refusals(&self, charges: &[Charge], now: Instant) -> impl Iterator<Item = Judgement> {
+        charges.iter().filter_map(move |charge| {
+            let verdict = self.leases.refusal(charge, now)?;
+            Some(Judgement { charge: *charge, verdict })
+        })
     }
 
     fn refuse_for_room(

@@ -54,8 +54,9 @@ pub enum LeaseVerdict {
     Admitted(Verdict),
     /// The store has none, and has said until when.
     Refused(Verdict),
-    /// The store is to be asked.
-    Short,
+    /// The store is to be asked. What it said last decides no more; it tells only how long others who
+    /// are refused elsewhere have to wait.
+    Short(Verdict),
 }
 
 impl Lease {
@@ -98,9 +99,12 @@ impl Lease {
         if admitted {
             return LeaseVerdict::Admitted(Verdict { retry_after: Span::ZERO, ..verdict });
         }
+        let verdict = Verdict { remaining: 0, ..verdict };
         match self.is_refused(now) {
-            true => LeaseVerdict::Refused(Verdict { remaining: 0, ..verdict }),
-            false => LeaseVerdict::Short,
+            true => LeaseVerdict::Refused(verdict),
+            false => {
+                LeaseVerdict::Short(Verdict { admitted: !self.is_told_to_wait(now), ..verdict })
+            }
         }
     }
 
@@ -109,6 +113,11 @@ impl Lease {
     fn is_refused(&self, now: Instant) -> bool {
         let Some((told, at)) = self.told else { return false };
         told.retry_after.min(self.terms.life().max(REFUSED_MAX)) > now.since(at)
+    }
+
+    /// Whether the time has not come at which the store said that there would be room.
+    fn is_told_to_wait(&self, now: Instant) -> bool {
+        self.told.is_some_and(|(told, at)| told.retry_after > now.since(at))
     }
 
     /// Spends `cost` units of one parcel, the first to expire that has them, and says which.
@@ -238,7 +247,7 @@ impl Lease {
     /// Whether the lease is as good as a new one.
     #[must_use]
     pub fn is_blank(&self, now: Instant) -> bool {
-        self.parcels.is_empty() && self.questions == 0 && !self.is_refused(now)
+        self.parcels.is_empty() && self.questions == 0 && !self.is_told_to_wait(now)
     }
 
     /// Units of all parcels, whether or not they can be spent.
@@ -313,7 +322,7 @@ mod tests {
         lease.take(10, 7, told(0), at(0), at(40));
         assert_eq!(lease.units(at(99)), 10);
         assert_eq!(lease.units(at(100)), 0);
-        assert_eq!(lease.peek(1, at(100)), LeaseVerdict::Short);
+        assert!(matches!(lease.peek(1, at(100)), LeaseVerdict::Short(verdict) if verdict.admitted));
     }
 
     #[test]
@@ -322,7 +331,8 @@ mod tests {
         lease.take(0, 7, told(300), at(0), at(10));
         assert!(matches!(lease.peek(1, at(309)), LeaseVerdict::Refused(verdict)
             if verdict.retry_after == Span::from_millis(1)));
-        assert_eq!(lease.peek(1, at(310)), LeaseVerdict::Short);
+        assert!(matches!(lease.peek(1, at(310)), LeaseVerdict::Short(verdict) if verdict.admitted));
+        assert!(lease.is_blank(at(310)));
     }
 
     #[test]
@@ -362,7 +372,11 @@ mod tests {
         lease.take(0, 7, told(3_600_000), at(0), at(0));
         assert!(matches!(lease.peek(1, at(999)), LeaseVerdict::Refused(verdict)
             if verdict.retry_after == Span::from_millis(3_599_001)));
-        assert_eq!(lease.peek(1, at(1000)), LeaseVerdict::Short);
+        let later = lease.peek(1, at(1000));
+        assert!(matches!(later, LeaseVerdict::Short(verdict)
+            if !verdict.admitted && verdict.retry_after == Span::from_millis(3_599_000)));
+        assert!(!lease.is_blank(at(3_599_999)), "it can still be told");
+        assert!(lease.is_blank(at(3_600_000)));
     }
 
     #[test]

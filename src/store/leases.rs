@@ -74,19 +74,22 @@ impl Leases {
     /// Decides all charges, and spends their units if every level has them.
     pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
         let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());
+        let mut refused = false;
         for charge in charges {
-            let lease = self.table.get(&LevelKey::of(charge)).map(|held| &held.lease);
-            match lease.map_or(LeaseVerdict::Short, |lease| lease.peek(charge.cost, now)) {
-                LeaseVerdict::Admitted(verdict) | LeaseVerdict::Refused(verdict) => {
-                    verdicts.push(verdict);
+            verdicts.push(match self.peek(charge, now) {
+                LeaseVerdict::Admitted(verdict) => verdict,
+                LeaseVerdict::Refused(verdict) => {
+                    refused = true;
+                    verdict
                 }
-                LeaseVerdict::Short => {
+                // Whoever is refused by another level is told of the longer wait as well.
+                LeaseVerdict::Short(verdict) => {
                     short.push(*charge);
-                    verdicts.push(Verdict { admitted: true, ..Verdict::refusal(&charge.quota) });
+                    verdict
                 }
-            }
+            });
         }
-        if verdicts.iter().any(|verdict| !verdict.admitted) {
+        if refused {
             return LeaseOutcome::Refused(verdicts);
         }
         if !short.is_empty() {
@@ -157,13 +160,23 @@ impl Leases {
         self.events.granted = self.events.granted.saturating_add(units);
     }
 
-    /// The store's refusal of `charge`, where it still stands.
+    /// What is to be told of `charge` to a request that is refused anyway: the store's last refusal, until
+    /// the time at which it said that there would be room.
     #[must_use]
     pub fn refusal(&self, charge: &Charge, now: Instant) -> Option<Verdict> {
-        match self.table.get(&LevelKey::of(charge))?.lease.peek(charge.cost, now) {
-            LeaseVerdict::Refused(verdict) => Some(verdict),
-            LeaseVerdict::Admitted(_) | LeaseVerdict::Short => None,
+        match self.peek(charge, now) {
+            LeaseVerdict::Refused(verdict) | LeaseVerdict::Short(verdict) => {
+                (!verdict.admitted).then_some(verdict)
+            }
+            LeaseVerdict::Admitted(_) => None,
         }
+    }
+
+    fn peek(&self, charge: &Charge, now: Instant) -> LeaseVerdict {
+        let unknown =
+            || LeaseVerdict::Short(Verdict { admitted: true, ..Verdict::refusal(&charge.quota) });
+        let held = self.table.get(&LevelKey::of(charge));
+        held.map_or_else(unknown, |held| held.lease.peek(charge.cost, now))
     }
 
     /// Remembers that the store refused `charge`, if its level is one that did.
@@ -245,6 +258,45 @@ mod tests {
             quota: Quota::Window(WindowQuota { requests: 100, window: Span::from_secs(1) }),
             cost: 1,
         }
+    }
+
+    /// Goal: nobody comes back before a level has room that was not asked again because another refused.
+    #[test]
+    fn rsp_1_an_old_refusal_is_told_although_it_decides_no_more() {
+        let refusal = |millis| Verdict {
+            retry_after: Span::from_millis(millis),
+            reset_after: Span::from_millis(millis),
+            ..Verdict::refusal(&charge(1).quota)
+        };
+        let (long, short) = (charge(1), charge(2));
+        let start = Instant::ORIGIN.plus(Span::from_secs(1000));
+        let now = start.plus(Span::from_secs(5));
+        let mut leases = Leases::new(7);
+        leases.remember(&long, refusal(60_000), start);
+        leases.leftovers(now, |_| true);
+        let outcome = leases.decide(&[long], now);
+        assert_eq!(outcome, LeaseOutcome::Short(vec![long]), "it is asked again");
+        leases.remember(&short, refusal(700), now);
+        let LeaseOutcome::Refused(verdicts) = leases.decide(&[long, short], now) else {
+            panic!("the second level refuses");
+        };
+        let told = verdicts.iter().filter(|verdict| !verdict.admitted);
+        let told: Vec<_> = told.map(|verdict| verdict.retry_after.as_millis_ceil()).collect();
+        assert_eq!(told, [55_000, 700]);
+        assert_eq!(leases.refusal(&long, now), Some(refusal(55_000)));
+        // Its time is over.
+        let later = start.plus(Span::from_secs(61));
+        leases.remember(&short, refusal(700), later);
+        let LeaseOutcome::Refused(verdicts) = leases.decide(&[long, short], later) else {
+            panic!("the second level refuses");
+        };
+        assert_eq!(
+            verdicts.iter().map(|verdict| verdict.admitted).collect::<Vec<_>>(),
+            [true, false]
+        );
+        assert_eq!(leases.refusal(&long, later), None);
+        leases.leftovers(later.plus(Span::from_secs(1)), |_| true);
+        assert_eq!(leases.table.len(), 0, "nothing is kept of either");
     }
 
     /// Goal: where every key leaves units behind all the time, each has its turn to give them back.
