@@ -12,12 +12,14 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::client::{Connection, Request};
+use support::client::{Connection, Request, Response};
 use support::envoy::{Envoy, Update};
 use support::process::poll_until;
 use support::redis::Redis;
@@ -33,6 +35,39 @@ struct Tally {
     bad: AtomicU64,
     unavailable: AtomicU64,
     aborted: AtomicU64,
+    /// By what the filter says why it refused; by their status where the proxy or the upstream did.
+    refusals: Mutex<BTreeMap<String, u64>>,
+    /// Requests of tenants with names that come again, under limits that do not change.
+    admissions: Mutex<Vec<Admission>>,
+}
+
+/// A request that went through.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Admission {
+    path: &'static str,
+    tenant: u64,
+    sent: Instant,
+    done: Instant,
+}
+
+/// What each tenant may have in a second below these paths.
+const LEASED: (&str, u64) = ("/leased", 4);
+const STRICT: (&str, u64) = ("/strict", 3);
+
+/// The part of a leased limit that the one Envoy adds while the store is away, in hundredths.
+const LOCAL_PERCENT: u64 = 50;
+
+/// The most of one tenant that certainly was admitted within one second below a path: sent after its
+/// begin, and answered before its end.
+fn worst(admissions: &[Admission], path: &str) -> u64 {
+    let of_path: Vec<&Admission> = admissions.iter().filter(|one| one.path == path).collect();
+    let within = |first: &Admission| {
+        let end = first.sent + Duration::from_secs(1);
+        let same = of_path.iter().filter(|one| one.tenant == first.tenant);
+        same.filter(|one| one.sent >= first.sent && one.done < end).count()
+    };
+    let most = of_path.iter().map(|first| within(first)).max();
+    u64::try_from(most.unwrap_or(0)).unwrap()
 }
 
 fn plugin(round: u64) -> Value {
@@ -43,9 +78,9 @@ fn plugin(round: u64) -> Value {
              "credential": {"rate": 10, "per": "1s", "burst": 20},
              "in_flight": {"shared": 200, "tenant": 50, "credential": 20}},
             {"name": "leased", "match": {"path_prefix": "/leased"}, "scope": "global",
-             "shared": window(40), "tenant": window(4)},
+             "shared": window(40), "tenant": window(LEASED.1), "local_fraction": 0.5},
             {"name": "strict", "match": {"path_prefix": "/strict"}, "scope": "global",
-             "consistency": "strict", "on_store_error": "deny", "tenant": window(3)},
+             "consistency": "strict", "on_store_error": "deny", "tenant": window(STRICT.1)},
             {"name": "watched", "mode": "shadow", "tenant": window(3), "in_flight": {"tenant": 1}},
         ],
         "store": {"cluster": "fairshare_redis", "timeout": "50ms"},
@@ -70,9 +105,11 @@ fn odd_byte(seed: &mut u64) -> u8 {
     u8::try_from(0x80 + random(seed) % 0x80).unwrap()
 }
 
-/// Any request at all: known and invented tenants, odd bytes, huge values, slow answers.
-fn request(seed: &mut u64) -> Request {
-    let path = ["/", "/leased", "/strict"][below(seed, 3)];
+/// Any request at all: known and invented tenants, odd bytes, huge values, slow answers. With it comes
+/// its path, and the number in a tenant's name that comes again.
+fn request(seed: &mut u64) -> (Request, &'static str, Option<u64>) {
+    let path = ["/", LEASED.0, STRICT.0][below(seed, 3)];
+    let mut known = None;
     let mut request = match random(seed) % 4 {
         0 => Request::post(path, vec![b'x'; below(seed, 100_000)]),
         _ => Request::get(path),
@@ -82,18 +119,29 @@ fn request(seed: &mut u64) -> Request {
         1 => request.tenant([b'a', odd_byte(seed)]),
         2 => request.tenant("a").tenant("b"),
         3 => request.tenant(format!("invented-{}", random(seed))),
-        number => request.tenant(format!("tenant-{number}")),
+        number => {
+            known = Some(number);
+            request.tenant(format!("tenant-{number}"))
+        }
     };
     if below(seed, 2) == 0 {
         request = request.header("authorization", format!("Bearer k{}", random(seed) % 5));
     }
-    match random(seed) % 16 {
+    let request = match random(seed) % 16 {
         0 => request.header("x-echo-delay-ms", (random(seed) % 1500).to_string()),
         1 => request.header("x-echo-abort", ["headers", "body"][below(seed, 2)]),
         2 => request.header("x-huge", vec![b'h'; below(seed, 50_000)]),
         3 => request.header("x-odd", [odd_byte(seed), odd_byte(seed)]),
         _ => request,
-    }
+    };
+    (request, path, known)
+}
+
+/// Why a request was refused.
+fn reason(answer: &Response) -> String {
+    let problem = answer.header("content-type").as_deref() == Some("application/problem+json");
+    let code = problem.then(|| answer.json()["code"].as_str().map(str::to_owned)).flatten();
+    code.unwrap_or_else(|| format!("{} of others", answer.status))
 }
 
 fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
@@ -101,7 +149,7 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
         counter.fetch_add(1, Ordering::Relaxed);
     };
     while !stop.load(Ordering::Relaxed) {
-        let request = request(&mut seed);
+        let (request, path, known) = request(&mut seed);
         let Ok(mut connection) = Connection::open(port) else { continue };
         if below(&mut seed, 5) == 0 {
             // Half a request, or a whole one whose answer nobody waits for.
@@ -112,12 +160,23 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
             count(&tally.aborted);
             continue;
         }
-        match connection.send(&request).map(|answer| answer.status) {
-            Ok(200) => count(&tally.admitted),
-            Ok(429) => count(&tally.refused),
-            Ok(503) => count(&tally.unavailable),
-            Ok(_) => count(&tally.bad),
-            Err(_) => count(&tally.aborted),
+        let sent = Instant::now();
+        let Ok(answer) = connection.send(&request) else {
+            count(&tally.aborted);
+            continue;
+        };
+        if answer.status == 200 {
+            count(&tally.admitted);
+            let admission =
+                known.map(|tenant| Admission { path, tenant, sent, done: Instant::now() });
+            tally.admissions.lock().unwrap().extend(admission);
+            continue;
+        }
+        *tally.refusals.lock().unwrap().entry(reason(&answer)).or_default() += 1;
+        match answer.status {
+            429 => count(&tally.refused),
+            503 => count(&tally.unavailable),
+            _ => count(&tally.bad),
         }
     }
 }
@@ -174,12 +233,24 @@ fn nothing_traps_leaks_or_grows() {
         first.map(|bytes| bytes / MIB),
         last.map(|bytes| bytes / MIB)
     );
-    let in_flight = poll_until(Duration::from_secs(40), || {
-        (envoy.metric("fairshare_in_flight", &[]) == 0).then_some(())
-    });
-    assert!(in_flight.is_some(), "{} in flight", envoy.metric("fairshare_in_flight", &[]));
-    assert!(!envoy.log().contains("vm failed"), "{}", envoy.log());
+    println!("soak: refusals {:?}", tally.refusals.lock().unwrap());
+    let admissions = tally.admissions.into_inner().unwrap();
+    let (leased, strict) = (worst(&admissions, LEASED.0), worst(&admissions, STRICT.0));
+    println!(
+        "soak: at most {strict} of {} strict units and {leased} of {} leased ones in a second",
+        STRICT.1, LEASED.1
+    );
+    let in_flight = || envoy.metric("fairshare_in_flight", &[]);
+    poll_until(Duration::from_secs(40), || (in_flight() == 0).then_some(()));
+    let traps = envoy.log().matches("vm failed").count();
+    println!("soak: {} in flight at the end, {traps} traps", in_flight());
+    assert_eq!((in_flight(), traps), (0, 0), "{}", envoy.log());
     assert_eq!(envoy.stat("wasm.fairshare.vm_reload_success"), 0, "no VM was ever made anew");
+    assert!(strict <= STRICT.1, "more than the strict limit in a second");
+    assert!(
+        100 * leased <= (100 + LOCAL_PERCENT) * LEASED.1,
+        "more than the leased limit in a second"
+    );
     assert!(read(&tally.admitted) > 0 && read(&tally.refused) > 0);
     assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
     if let (Some(first), Some(last)) = (first, last) {
