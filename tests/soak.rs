@@ -181,6 +181,36 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
     }
 }
 
+impl Tally {
+    fn print(&self, time: Duration, reloads: usize) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        println!(
+            "soak: {time:?}, {} admitted, {} refused, {} other 4xx and 5xx, {} unavailable, {} aborted, {reloads} reloads",
+            read(&self.admitted),
+            read(&self.refused),
+            read(&self.bad),
+            read(&self.unavailable),
+            read(&self.aborted),
+        );
+        println!("soak: refusals {:?}", self.refusals.lock().unwrap());
+    }
+
+    /// Requests were decided in both ways, and never too many admitted.
+    fn check(&self) {
+        let (admitted, refused) = (&self.admitted, &self.refused);
+        assert!(admitted.load(Ordering::Relaxed) > 0 && refused.load(Ordering::Relaxed) > 0);
+        let admissions = self.admissions.lock().unwrap();
+        let (leased, strict) = (worst(&admissions, LEASED.0), worst(&admissions, STRICT.0));
+        println!(
+            "soak: at most {strict} of {} strict units and {leased} of {} leased ones in a second",
+            STRICT.1, LEASED.1
+        );
+        assert!(strict <= STRICT.1, "more than the strict limit in a second");
+        let most = (100 + LOCAL_PERCENT) * LEASED.1;
+        assert!(100 * leased <= most, "more than the leased limit in a second");
+    }
+}
+
 #[test]
 #[ignore = "takes minutes: ./envoy/soak.sh"]
 fn nothing_traps_leaks_or_grows() {
@@ -213,17 +243,7 @@ fn nothing_traps_leaks_or_grows() {
         redis.resume();
         stop.store(true, Ordering::Relaxed);
     });
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!(
-        "soak: {:?}, {} admitted, {} refused, {} other 4xx and 5xx, {} unavailable, {} aborted, {} reloads",
-        start.elapsed(),
-        read(&tally.admitted),
-        read(&tally.refused),
-        read(&tally.bad),
-        read(&tally.unavailable),
-        read(&tally.aborted),
-        resident.len(),
-    );
+    tally.print(start.elapsed(), resident.len());
     let minute = Duration::from_secs(60);
     let settled: Vec<u64> =
         resident.iter().filter(|(at, _)| *at >= minute).map(|(_, bytes)| *bytes).collect();
@@ -233,25 +253,13 @@ fn nothing_traps_leaks_or_grows() {
         first.map(|bytes| bytes / MIB),
         last.map(|bytes| bytes / MIB)
     );
-    println!("soak: refusals {:?}", tally.refusals.lock().unwrap());
-    let admissions = tally.admissions.into_inner().unwrap();
-    let (leased, strict) = (worst(&admissions, LEASED.0), worst(&admissions, STRICT.0));
-    println!(
-        "soak: at most {strict} of {} strict units and {leased} of {} leased ones in a second",
-        STRICT.1, LEASED.1
-    );
     let in_flight = || envoy.metric("fairshare_in_flight", &[]);
     poll_until(Duration::from_secs(40), || (in_flight() == 0).then_some(()));
     let traps = envoy.log().matches("vm failed").count();
     println!("soak: {} in flight at the end, {traps} traps", in_flight());
     assert_eq!((in_flight(), traps), (0, 0), "{}", envoy.log());
     assert_eq!(envoy.stat("wasm.fairshare.vm_reload_success"), 0, "no VM was ever made anew");
-    assert!(strict <= STRICT.1, "more than the strict limit in a second");
-    assert!(
-        100 * leased <= (100 + LOCAL_PERCENT) * LEASED.1,
-        "more than the leased limit in a second"
-    );
-    assert!(read(&tally.admitted) > 0 && read(&tally.refused) > 0);
+    tally.check();
     assert!(redis.keys().iter().all(|key| redis.pttl(key) > 0), "a key without expiry");
     if let (Some(first), Some(last)) = (first, last) {
         assert!(
