@@ -74,6 +74,27 @@ pub fn under_load_at<T>(path: &str, ports: &[u16], work: impl FnOnce() -> T) -> 
     (Seens(seen.into_inner().expect("no client failed")), result)
 }
 
+/// Runs `work`, and says when the machine itself was late meanwhile: from when to when a request that no
+/// limit concerns took longer than `bearable`.
+pub fn watched<T>(
+    ports: &[u16],
+    bearable: Duration,
+    work: impl FnOnce() -> T,
+) -> (Vec<(Instant, Instant)>, T) {
+    let (stop, probe) = (&AtomicBool::new(false), &Request::get("/healthz"));
+    thread::scope(|scope| {
+        let probes = ports.iter().map(|port| {
+            scope.spawn(move || client(*port, "nobody", probe, Duration::from_millis(5), stop))
+        });
+        let probes: Vec<_> = probes.collect();
+        let result = work();
+        stop.store(true, Ordering::Relaxed);
+        let seen = probes.into_iter().flat_map(|probe| probe.join().expect("a probe"));
+        let times = seen.map(|seen| (seen.sent, seen.done));
+        (times.filter(|(sent, done)| *done - *sent > bearable).collect(), result)
+    })
+}
+
 fn client(
     port: u16,
     tenant: &'static str,
@@ -135,6 +156,14 @@ impl Seens {
     /// Answers from 500 on.
     pub fn server_errors(&self) -> usize {
         self.with_status(|status| status.is_some_and(|status| status >= 500)).count()
+    }
+
+    /// Those of them that lie in none of these times.
+    pub fn server_errors_apart_from(&self, times: &[(Instant, Instant)]) -> usize {
+        let errors = self.with_status(|status| status.is_some_and(|status| status >= 500));
+        let lies_in =
+            |seen: &Seen| times.iter().any(|(from, to)| seen.sent <= *to && *from <= seen.done);
+        errors.filter(|seen| !lies_in(seen)).count()
     }
 
     /// Those of them that are the filter's own.
