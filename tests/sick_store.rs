@@ -123,6 +123,38 @@ fn red_4_every_odd_reply_follows_on_store_error() {
     }
 }
 
+/// RED-4: however soon a store is sick again, and however long it may take to answer, all is well within a
+/// second of its health.
+#[test]
+fn red_4_a_store_that_is_sick_again_and_again_is_well_within_a_second() {
+    let redis = Redis::start();
+    for consistency in ["strict", "leased"] {
+        let plugin = json!({
+            "limits": [{"name": "fleet", "scope": "global", "consistency": consistency,
+                "on_store_error": "deny", "tenant": {"requests": 5, "window": "1m"}}],
+            "store": {"cluster": "fairshare_redis", "timeout": "2s", "key_prefix": consistency},
+        });
+        redis.age(consistency);
+        let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+        for (number, (reply, _)) in ODD_REPLIES.into_iter().enumerate() {
+            let case = format!("{consistency}, {number}: {}", reply.escape_ascii());
+            let mut sick = |body: &[u8]| Ok(reply_to_each(body, reply));
+            let tenant = format!("tenant-{number}");
+            let seen = [(); 4].map(|()| status(&mut process, &tenant, &mut sick));
+            assert_eq!(seen, [503; 4], "{case}");
+            // It is given up at once, and found to be sick still in one of two cases.
+            for _ in 0..number % 2 * 4 {
+                process.advance(Span::from_millis(100));
+                process.tick();
+                process.run(&mut sick);
+            }
+            let mut healthy = |body: &[u8]| Ok(redis.exchange(body));
+            a_second(&mut process, &mut healthy);
+            assert_eq!(status(&mut process, &tenant, &mut healthy), 200, "{case}");
+        }
+    }
+}
+
 /// RED-4: half a reply, and no reply at all.
 #[test]
 fn red_4_broken_exchanges_follow_on_store_error() {

@@ -65,7 +65,8 @@ impl StoreHealth {
     pub fn probed(&self, shared: &mut impl SharedData, answered: bool, pause: Span, now: Instant) {
         let note = |notes: Notes| -> Result<Notes, Advice> {
             Ok(match answered {
-                true => Notes { answered_at: now, ..notes },
+                // Its turn is over: where the store is given up again, the next probe waits for nothing.
+                true => Notes { answered_at: now, probe_until: now },
                 false => Notes { probe_until: now.plus(pause), ..notes },
             })
         };

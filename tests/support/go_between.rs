@@ -17,7 +17,7 @@ use super::redis::Redis;
 pub enum Manner {
     /// Hands it on to Redis.
     Healthy,
-    /// Gives this reply to every command, and closes.
+    /// Gives this reply to every command, and closes. Half a reply it gives once.
     Says(&'static [u8]),
     /// Hands it on to Redis, and its replies back only after this time.
     Late(Duration),
@@ -104,6 +104,7 @@ impl Shared {
         let manner = *self.manner.lock().expect("the manner");
         let replies = match manner {
             Manner::Healthy => self.redis.exchange(&pipeline),
+            Manner::Says(half) if !half.ends_with(b"\r\n") => half.to_vec(),
             Manner::Says(reply) => reply_to_each(&pipeline, reply),
             Manner::Late(time) => {
                 thread::sleep(time);
