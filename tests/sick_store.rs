@@ -13,7 +13,7 @@
 mod fake_host;
 mod support;
 
-use fairshare::store::StoreError;
+use fairshare::store::{SCRIPT, StoreError};
 use fairshare::units::Span;
 use fake_host::{Outcome, Process, StoreReply};
 use serde_json::json;
@@ -244,6 +244,58 @@ fn red_1_a_reply_cut_at_every_byte_leaves_expiry_and_grants_nothing() {
         assert!((1..=120_000).contains(&millis), "{key}: {millis} ms");
     }
     assert_ne!(redis.run(&["DBSIZE"]), Value::Integer(0));
+}
+
+/// Where to cut a pipeline: at every byte but those of the script's text, of which every 401st is taken.
+fn cuts(pipeline: &[u8]) -> Vec<usize> {
+    let script = SCRIPT.as_bytes();
+    let start = pipeline.windows(script.len()).position(|window| window == script);
+    let text = start.map_or(0..0, |start| start..start + script.len());
+    (0..pipeline.len()).filter(|end| !text.contains(end) || (end - text.start) % 401 == 1).collect()
+}
+
+/// Sends a request of a fresh tenant, whose pipeline breaks off at `end`, and another one. Returns where that
+/// pipeline could have been cut. Where it `uploads` the script, the store has lost it.
+fn cut_once(redis: &Redis, consistency: &str, uploads: bool, end: Option<usize>) -> Vec<usize> {
+    redis.run(if uploads { &["SCRIPT", "FLUSH"] } else { &["SCRIPT", "LOAD", SCRIPT] });
+    let mut process = process(consistency, "deny");
+    let mut ends = Vec::new();
+    let mut cut = |body: &[u8]| {
+        let decides = body.windows(9).any(|word| word == b":fleet:t:");
+        if ends.is_empty() && decides && sends_the_script(body) == uploads {
+            ends = cuts(body);
+            return Ok(redis.exchange(&body[..end.unwrap_or(body.len())]));
+        }
+        Ok(redis.exchange(body))
+    };
+    let seen = [(); 2].map(|()| status(&mut process, "acme", &mut cut));
+    assert_eq!(seen, [end.map_or(200, |_| 503), 200], "{consistency}, {uploads}, cut at {end:?}");
+    ends
+}
+
+/// RED-1: requests that break off, at every byte of a decision and at all that has structure of the script's
+/// upload, leave no key without expiry and are no grant; and whoever comes next is charged.
+#[test]
+fn red_1_a_request_cut_at_every_byte_leaves_expiry_and_grants_nothing() {
+    let redis = Redis::start();
+    for (consistency, uploads) in
+        [("strict", false), ("leased", false), ("strict", true), ("leased", true)]
+    {
+        let ends = cut_once(&redis, consistency, uploads, None);
+        assert!(ends.len() > 200, "{} cuts", ends.len());
+        for end in ends {
+            redis.run(&["FLUSHDB"]);
+            redis.age("fairshare");
+            cut_once(&redis, consistency, uploads, Some(end));
+            assert!(!redis.keys().is_empty());
+            for key in redis.keys() {
+                let millis = redis.pttl(&key);
+                assert!((1..=120_000).contains(&millis), "cut at {end}: {key}, {millis} ms");
+            }
+        }
+        redis.run(&["FLUSHDB"]);
+        redis.age("fairshare");
+    }
 }
 
 /// Two limits of which one decides about `/a` and the other about `/b`.
