@@ -127,6 +127,7 @@ fn chaos_packet_loss() {
     let fleet = Fleet::start(&plugin(&json!({"on_store_error": "local"})));
     let (seen, healed) = drop_packets(&fleet, ("redis", 0.05), (1, 6, 2));
     seen.report("one packet in twenty lost, local", Some(healed));
+    assert!(seen.worst() <= 2.0, "{} of the limit in one window", seen.worst());
     assert_eq!((seen.server_errors(), seen.unanswered(), seen.wrong_refusals()), (0, 0, 0));
     assert!(seen.slowest() < 2 * SECOND, "a request took {:?}", seen.slowest());
 }
