@@ -1,5 +1,6 @@
 //! What a decision charges, and what it leaves alone.
 
+use std::collections::BTreeMap;
 use std::thread;
 
 use fairshare::store::Want;
@@ -219,4 +220,39 @@ fn concurrent_clients_share_one_budget() {
         clients.into_iter().map(|client| client.join().expect("a client")).sum()
     });
     assert_eq!(total, 100);
+}
+
+/// How often Redis has run each command that this connection did not ask for by itself.
+fn commands_run(redis: &Redis) -> BTreeMap<String, u64> {
+    let Value::Text(info) = redis.run(&["INFO", "commandstats"]) else { panic!("INFO is a text") };
+    let calls = info.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    calls.filter(|(name, _)| !name.starts_with("config")).collect()
+}
+
+/// D9: the tenant level costs a grant one read and one write of a key more, in the same call of the script.
+#[test]
+fn d_9_the_tenant_level_costs_one_read_and_one_write() {
+    let redis = aged();
+    let levels = ["shared", "tenant"].map(|key| charge(key, window(100, 60 * SECOND_US), 1));
+    let cost = |operation: &Operation, charges: &[StoreCharge]| {
+        redis.run(&["CONFIG", "RESETSTAT"]);
+        let decisions = [asked(operation.clone(), charges)];
+        let body = redis.exchange(&encode(&policy(), &decisions, ScriptCall::Cached));
+        let answers = decode(&policy(), &decisions, ScriptCall::Cached, &body);
+        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.admitted)));
+        commands_run(&redis)
+    };
+    let lease = |levels| Operation::Lease(vec![Want { firm: 1, ahead: 2 }; levels]);
+    assert!(decide_one(&redis, &levels).is_ok(), "the script is there");
+    for [one, both] in [[Operation::Decide, Operation::Decide], [lease(1), lease(2)]] {
+        let (mut alone, together) = (cost(&one, &levels[..1]), cost(&both, &levels));
+        assert_eq!(alone.get("evalsha"), Some(&1));
+        for name in ["get", "set"] {
+            *alone.entry(name.to_owned()).or_default() += 1;
+        }
+        assert_eq!(together, alone, "{one:?}");
+    }
 }
