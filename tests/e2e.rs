@@ -33,6 +33,9 @@ mod global;
 /// The kill switch that an operator throws in the store.
 #[path = "e2e/kill_switch.rs"]
 mod kill_switch;
+/// What requests and late answers may not do to VMs and connections.
+#[path = "e2e/lifecycle.rs"]
+mod lifecycle;
 /// What a flood of tenants does to Envoy's memory.
 #[path = "e2e/memory.rs"]
 mod memory;
