@@ -20,8 +20,8 @@ use fairshare::host::StreamId;
 use fairshare::store::StoreError;
 use fairshare::units::Span;
 use fake_host::{Outcome, Process};
-use scenarios::{Rig, store};
-use serde_json::Value;
+use scenarios::{Rig, by, expect, global_limit, merged, node_limit, store, window};
+use serde_json::{Value, json};
 use support::client::{Request, Response};
 use support::redis::Redis;
 
@@ -174,4 +174,28 @@ fn red_3_a_forgotten_script_is_sent_again() {
     let redis = rig.redis.clone().expect("a Redis");
     let mut forget = || drop(redis.run(&["SCRIPT", "FLUSH"]));
     store::red_3_a_forgotten_script_is_sent_again(&mut rig, &mut forget);
+}
+
+/// O10: what the node keeps is a cache that fails closed: who cannot be counted is refused, and charged
+/// nothing, on the node as by the share of a store that is away.
+#[test]
+fn o_10_usage_that_cannot_be_read_refuses() {
+    let node = node_limit(json!({"tenant": window(5, "1m"), "in_flight": {"tenant": 3}}));
+    let settings = json!({"on_store_error": "local", "local_fraction": 1.0});
+    let away = global_limit(settings, json!({"tenant": window(5, "1m")}));
+    let caps = node_limit(json!({"in_flight": {"tenant": 3}}));
+    for (plugin, left) in [(node, [3, 1]), (away, [3, 1]), (caps, [4, 0])] {
+        let mut rig = FakeRig::with_redis();
+        rig.set_store(false);
+        rig.update(&merged(plugin, json!({}))).expect("a configuration");
+        expect(&mut rig, &by("acme"), 2, 0);
+        let machine = rig.process.as_ref().expect("a configuration").machine();
+        machine.borrow_mut().broken = true;
+        expect(&mut rig, &by("acme"), 0, 5);
+        expect(&mut rig, &by("globex"), 0, 5);
+        machine.borrow_mut().broken = false;
+        rig.wait(Duration::from_millis(500));
+        assert!(rig.metric("decisions_given_up", &[]) > 0);
+        expect(&mut rig, &by("acme"), left[0], left[1]);
+    }
 }

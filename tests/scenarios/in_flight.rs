@@ -3,7 +3,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Rig, by, expect, global_limit, merged, node_limit, window};
-use crate::support::client::Response;
+use crate::support::client::{Request, Response};
 
 /// A plugin JSON with one limit called `dns` that caps requests in flight.
 pub fn caps(caps: Value) -> Value {
@@ -156,4 +156,38 @@ pub fn caps_of_a_global_limit_hold_on_the_node(rig: &mut dyn Rig) {
     refused(rig, "hooli");
     end_all(rig);
     expect(rig, &by("hooli"), 2, 1);
+}
+
+/// C5: both budgets and the ceiling on requests in flight are seen in metrics, and the configuration sets them.
+pub fn c_5_budgets_and_ceiling_are_seen_and_set(rig: &mut dyn Rig) {
+    let plugin = |dns: u64, rdap: u64, ceiling: u64| {
+        let budget = |name: &str, requests| {
+            json!({"name": name, "match": {"path_prefix": format!("/{name}/")},
+                "shared": window(requests, "1m")})
+        };
+        let ceiling = json!({"name": "ceiling", "in_flight": {"shared": ceiling}});
+        json!({"limits": [budget("dns", dns), budget("rdap", rdap), ceiling]})
+    };
+    let to = |path: &str| Request::get(path).tenant("acme");
+    rig.update(&plugin(2, 1, 20)).unwrap();
+    expect(rig, &to("/dns/a"), 2, 3);
+    expect(rig, &to("/rdap/a"), 1, 2);
+    rig.wait(Duration::from_millis(500));
+    for (limit, admitted, refused) in [("dns", 2, 3), ("rdap", 1, 2)] {
+        for (outcome, count) in [("admitted", admitted), ("refused", refused)] {
+            let labels = [("limit", limit), ("level", "shared"), ("outcome", outcome)];
+            assert_eq!(rig.metric("requests", &labels), count, "{limit} {outcome}");
+        }
+    }
+    rig.update(&plugin(4, 2, 3)).unwrap();
+    expect(rig, &to("/dns/a"), 2, 1);
+    expect(rig, &to("/rdap/a"), 1, 1);
+    hold(rig, &["acme", "globex", "initech"]);
+    wait_for_in_flight(rig, 3);
+    assert_eq!(refused(rig, "hooli").json()["limit"], "ceiling");
+    rig.wait(Duration::from_millis(500));
+    let refused = [("limit", "ceiling"), ("level", "shared"), ("outcome", "refused")];
+    assert_eq!(rig.metric("requests", &refused), 1);
+    assert_eq!(rig.metric("refusals", &[("code", "concurrency_limited")]), 1);
+    end_all(rig);
 }

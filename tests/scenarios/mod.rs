@@ -82,6 +82,7 @@ macro_rules! every_scenario {
             in_flight::refused_request_holds_nothing,
             in_flight::overrides_and_the_fair_share_switch_hold_for_caps,
             in_flight::a_shadow_cap_refuses_nothing,
+            in_flight::c_5_budgets_and_ceiling_are_seen_and_set,
             identity::duplicate_tenant_header_is_refused,
             identity::non_utf8_headers_never_trap,
             identity::idn_3_missing_tenant_follows_its_policy,
