@@ -84,7 +84,7 @@ impl Timed {
         let script = replaced_once(SCRIPT, "redis.call('TIME')", "{ 0, table.remove(ARGV) }");
         // Keys expire by Redis's own clock, and no test's keys may expire while it runs.
         let slack = format!("SLACK_MS = {TIMED_SLACK_MS}");
-        let script = replaced_once(&script, "SLACK_MS = 500", &slack);
+        let script = replaced_once(&script, "SLACK_MS=500", &slack);
         let Value::Text(script_sha1) = redis.run(&["SCRIPT", "LOAD", &script]) else {
             panic!("the script does not load")
         };

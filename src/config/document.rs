@@ -48,7 +48,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, ConfigError> {
 fn syntax_fault(error: &serde_json::Error) -> Fault {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();
-    let reason = text.split(" at line ").next().unwrap_or_default();
+    let place = format!(" at line {line} column {column}");
+    let reason = text.strip_suffix(&place).unwrap_or(&text);
     let fix = match error.classify() {
         Category::Eof => "the document is cut off: close what is still open",
         _ if line == 1 && column <= 1 => "the document must be one JSON object, {…}",

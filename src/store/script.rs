@@ -8,11 +8,11 @@ use super::decision::{Decision, Operation, Part, StoreCharge, Want};
 use super::resp::Command;
 use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 
-/// The text of `script.lua`, without comments and indentation.
+/// The text of `script.lua`, without comments and blanks.
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "e5b759def614ea0f7f8a4ee32ccea263c2a5db5a";
+pub const SCRIPT_SHA1: &str = "d2a17c7e3b179a39f6850dcf4ea3ff59c0d81da8";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -30,7 +30,7 @@ impl Real {
         let redis = Redis::start();
         let script = SCRIPT.replace("redis.call('TIME')", "table.remove(CLOCK)");
         let script = format!("local CLOCK = {{ {{ 0, table.remove(ARGV) }} }}\n{script}");
-        let script = script.replace("SLACK_MS = 500", "SLACK_MS = 600000");
+        let script = script.replace("SLACK_MS=500", "SLACK_MS=600000");
         let Value::Text(sha1) = redis.run(&["SCRIPT", "LOAD", &script]) else {
             panic!("the script does not load")
         };
@@ -109,7 +109,7 @@ fn any_quota(rng: &Rng) -> Quota {
 #[test]
 fn the_embedded_store_is_redis() {
     let real = Real::start();
-    let slack = SCRIPT.replace("SLACK_MS = 500", "SLACK_MS = 600000");
+    let slack = SCRIPT.replace("SLACK_MS=500", "SLACK_MS=600000");
     let mut embedded = EmbeddedRedis::with_script(&slack);
     embedded.exchange(&command(&["SCRIPT", "LOAD", SCRIPT]));
     let (mut asked, mut granted) = (0, 0);
