@@ -34,7 +34,7 @@ fn a_release_that_was_lost_is_told_again() {
     model.acquire(0, 0);
     model.machine.borrow_mut().broken = true;
     let (charges, _) = model.workers[0].requests.pop().unwrap();
-    model.workers[0].node.refund(&mut model.map, &charges, &[], model.now);
+    model.workers[0].node.release(&mut model.map, &charges, model.now);
     model.machine.borrow_mut().broken = false;
     let now = model.now;
     assert!(!model.workers[1].node.decide(&mut model.map, &charges, now).admitted);
@@ -159,10 +159,10 @@ fn rates_and_slots_are_charged_together_or_not_at_all() {
     let node = &mut model.workers[0].node;
     let mut decide = |node: &mut NodeStore| node.decide(&mut model.map, &both, model.now).admitted;
     assert_eq!([decide(node), decide(node), decide(node)], [true, false, false]);
-    node.refund(&mut model.map, &both[1..], &[], model.now);
+    node.release(&mut model.map, &both[1..], model.now);
     let mut decide = |node: &mut NodeStore| node.decide(&mut model.map, &both, model.now).admitted;
     assert!(decide(node));
-    node.refund(&mut model.map, &both[1..], &[], model.now);
+    node.release(&mut model.map, &both[1..], model.now);
     let mut decide = |node: &mut NodeStore| node.decide(&mut model.map, &both, model.now).admitted;
     assert!(!decide(node), "the window holds two");
 }

@@ -121,9 +121,9 @@ fn leases_of_all_levels_are_refilled_and_go_back_together() {
         calls.iter().filter(|(_, levels)| *levels == 2).count() * 3 > calls.len() * 2,
         "{calls:?}"
     );
-    // Twice in each life of the shorter one, and once more after the script was loaded.
+    // A little more than once in each life of the shorter one, and once more after the script was loaded.
     let leases = calls.iter().filter(|(is_lease, _)| *is_lease).count();
-    assert!((6..=12).contains(&leases) && calls.len() - leases <= 4, "{calls:?}");
+    assert!((4..=6).contains(&leases) && calls.len() - leases <= 4, "{calls:?}");
 }
 
 /// Sends a request each `gap` for twelve seconds, to a store that answers at once. Returns the units that
@@ -277,6 +277,7 @@ fn a_refused_request_that_costs_much_loses_no_units() {
         process.advance(Span::from_millis(1));
     }
     let of = |event| process.metrics_with(&["fairshare_lease_units", event]);
-    assert!(of("spent") >= 500 && of("granted") > of("spent"), "{} units", of("spent"));
+    // What others want is theirs: each of their 82 requests.
+    assert!(of("spent") >= 800 && of("granted") > of("spent"), "{} units", of("spent"));
     assert_eq!(of("expired"), 0);
 }

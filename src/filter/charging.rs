@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Refusal;
 use super::decide::{Settled, Undecided};
-use super::judgement::{Judgement, judge, to_blame};
+use super::judgement::{Admission, Judgement, judge, to_blame};
 use super::worker::{Step, Worker};
 use crate::host::Host;
 use crate::policy::Charge;
@@ -28,14 +28,14 @@ impl Worker {
             return Step::Reply(reply);
         }
         let settled = match self.charge_node(host, charges, now) {
-            Ok(judgements) => Settled::Admitted(judgements),
+            Ok(admission) => Settled::Admitted(admission),
             Err(judgements) => match to_blame(&judgements) {
                 Some(blamed) => {
                     let refusal = Rc::new(Refusal::no_room(blamed, &self.policy));
                     self.node_refusals.remember(charges, blamed, &refusal, now);
                     Settled::Refused(refusal)
                 }
-                None => Settled::Admitted(Vec::new()),
+                None => Settled::Admitted(Admission::default()),
             },
         };
         self.end(host, request, settled, now)
@@ -47,9 +47,9 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         now: Instant,
-    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
+    ) -> Result<Admission, Vec<Judgement>> {
         if charges.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Admission::default());
         }
         let outcome = self.node.decide(host, charges, now);
         self.judge_node(host, charges, &outcome)
@@ -61,17 +61,16 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         outcome: &NodeOutcome,
-    ) -> Result<Vec<Judgement>, Vec<Judgement>> {
+    ) -> Result<Admission, Vec<Judgement>> {
         if outcome.evicted > 0 {
             host.count(self.metrics.evictions(), u64::try_from(outcome.evicted).unwrap_or(1));
         }
         if outcome.gave_up {
             host.count(self.metrics.given_up(), 1);
         }
-        let judgements = judge(charges, &outcome.verdicts);
-        match outcome.admitted || judgements.is_empty() {
-            true => Ok(judgements),
-            false => Err(judgements),
+        match outcome.admitted || charges.is_empty() {
+            true => Ok(Admission::by(charges, &outcome.verdicts)),
+            false => Err(judge(charges, &outcome.verdicts)),
         }
     }
 }

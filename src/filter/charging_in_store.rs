@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use super::group_commit::WAITING_MAX;
 use super::job::{Asker, Delivery, Unanswered};
-use super::judgement::{Judgement, judge};
 use super::worker::{Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::limiter::Verdict;
@@ -108,17 +107,17 @@ impl Charged {
 
     /// What is said about the request at `place`: where it is charged, as if it had come alone and those
     /// behind it after it.
-    pub(super) fn judgements(&self, place: u64) -> Vec<Judgement> {
-        let mut judgements = judge(&self.charges, &self.told);
+    pub(super) fn verdicts(&self, place: u64) -> Vec<Verdict> {
+        let mut verdicts = self.told.clone();
         if self.is_admitted(place) {
             let behind = self.requests.saturating_sub(place).saturating_sub(1);
-            for Judgement { charge, verdict } in &mut judgements {
+            for (charge, verdict) in self.charges.iter().zip(&mut verdicts) {
                 let later = behind.saturating_mul(charge.cost);
                 verdict.remaining = verdict.remaining.saturating_add(later);
                 (verdict.admitted, verdict.retry_after) = (true, Span::ZERO);
             }
         }
-        judgements
+        verdicts
     }
 }
 

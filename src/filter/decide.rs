@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Refusal;
 use super::charging_in_store::Charged;
 use super::job::{Delivery, Unanswered};
-use super::judgement::{Judgement, judge, to_blame};
+use super::judgement::{Admission, Judgement, judge, to_blame};
 use super::worker::{Step, Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::policy::{Charge, OnStoreError, Plan, Subject};
@@ -27,7 +27,9 @@ pub(super) struct Waiting {
     node_asked: bool,
     /// What is to be spent from leases, and what those said once it is spent.
     leased: Vec<Charge>,
-    spent: Option<(Vec<Judgement>, Vec<Spend>)>,
+    spent: Option<Vec<Spend>>,
+    /// Whether some lease was running low then.
+    low: bool,
     /// What the store is asked about, one group of keys after the other, and what it has charged, with
     /// the request's place among those that it was charged for.
     strict: Vec<Charge>,
@@ -49,7 +51,7 @@ pub(super) struct Undecided {
 
 /// How a request's limits ended.
 pub(super) enum Settled {
-    Admitted(Vec<Judgement>),
+    Admitted(Admission),
     Refused(Rc<Refusal>),
 }
 
@@ -81,6 +83,7 @@ impl Worker {
             node_asked: false,
             leased,
             spent: None,
+            low: false,
             strict,
             charged: Vec::new(),
             unanswered: Vec::new(),
@@ -100,11 +103,8 @@ impl Worker {
         self.unspend_late(&mut waiting, now);
         while waiting.spent.is_none() && !waiting.leased.is_empty() {
             match self.leases.decide(&waiting.leased, now) {
-                LeaseOutcome::Admitted(verdicts, spends, low) => {
-                    waiting.spent = Some((judge(&waiting.leased, &verdicts), spends));
-                    if low {
-                        self.refill(host, &waiting.leased, now);
-                    }
+                LeaseOutcome::Admitted(spends, low) => {
+                    (waiting.spent, waiting.low) = (Some(spends), low);
                 }
                 LeaseOutcome::Refused(verdicts) => {
                     let mut judgements = judge(&waiting.leased, &verdicts);
@@ -127,7 +127,7 @@ impl Worker {
         }
         while let Some(first) = waiting.strict.first() {
             let group = self.policy.key_group(first.place);
-            if let LeaseOutcome::Refused(verdicts) = self.leases.decide(&waiting.strict, now) {
+            if let LeaseOutcome::Refused(verdicts) = self.leases.look(&waiting.strict, now) {
                 let judgements = judge(&waiting.strict, &verdicts);
                 return Some(self.refused(host, waiting, judgements, now));
             }
@@ -160,9 +160,8 @@ impl Worker {
     /// Gives units back that were spent for a request, but are over by the time at which what else it
     /// waited for is there. It needs others.
     fn unspend_late(&mut self, waiting: &mut Waiting, now: Instant) {
-        let is_late =
-            |(_, spends): &mut (_, Vec<Spend>)| spends.iter().any(|spend| spend.is_over(now));
-        if let Some((_, spends)) = waiting.spent.take_if(is_late) {
+        let is_late = |spends: &mut Vec<Spend>| spends.iter().any(|spend| spend.is_over(now));
+        if let Some(spends) = waiting.spent.take_if(is_late) {
             self.leases.unspend(&waiting.leased, &spends);
         }
     }
@@ -234,7 +233,7 @@ impl Worker {
         let group = self.policy.group_of(&charged.charges);
         waiting.strict.retain(|charge| self.policy.key_group(charge.place) != group);
         if !charged.is_admitted(place) {
-            let mut judgements = charged.judgements(place);
+            let mut judgements = judge(&charged.charges, &charged.verdicts(place));
             judgements.extend(self.known_refusals(&waiting.strict, now));
             return Some(self.refused(host, waiting, judgements, now));
         }
@@ -258,7 +257,7 @@ impl Worker {
 
     /// Gives back what a request has taken from leases, and what the store has charged for it.
     pub(super) fn give_back(&mut self, host: &mut impl Host, waiting: &Waiting, now: Instant) {
-        if let Some((_, spends)) = &waiting.spent {
+        if let Some(spends) = &waiting.spent {
             self.leases.unspend(&waiting.leased, spends);
         }
         for (charged, _) in &waiting.charged {
@@ -315,7 +314,7 @@ impl Worker {
                 let refusal = Refusal::no_room(blamed, &self.policy);
                 self.refuse_waiting(host, waiting, refusal, now)
             }
-            None => self.end(host, waiting.request, Settled::Admitted(Vec::new()), now),
+            None => self.end(host, waiting.request, Settled::Admitted(Admission::default()), now),
         }
     }
 
@@ -361,16 +360,20 @@ impl Worker {
         &mut self,
         host: &mut impl Host,
         waiting: Waiting,
-        mut judgements: Vec<Judgement>,
+        mut admission: Admission,
         now: Instant,
     ) -> Step {
-        if let Some((spent, _)) = waiting.spent {
+        if let Some(spends) = &waiting.spent {
             self.leases.used(&waiting.leased);
-            judgements.extend(spent);
+            // A request that is refused after all leaves what it wanted to others.
+            if waiting.low {
+                self.refill(host, &waiting.leased, now);
+            }
+            admission.add(&waiting.leased, spends.iter().map(|spend| &spend.verdict));
         }
         for (charged, place) in &waiting.charged {
-            judgements.extend(charged.judgements(*place));
+            admission.add(&charged.charges, &charged.verdicts(*place));
         }
-        self.end(host, waiting.request, Settled::Admitted(judgements), now)
+        self.end(host, waiting.request, Settled::Admitted(admission), now)
     }
 }

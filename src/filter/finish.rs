@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::decide::{Settled, Undecided};
 use super::fields::Telling;
 use super::job::Asker;
-use super::judgement::{Judgement, blamed, judge, tightest};
+use super::judgement::{Admission, Judgement, blamed, judge};
 use super::worker::{Step, Stream, Worker};
 use super::{Code, Outcome, Refusal};
 use crate::host::Host;
@@ -23,7 +23,7 @@ impl Worker {
         now: Instant,
     ) -> Step {
         match settled {
-            Settled::Admitted(judgements) => self.admit(host, request, judgements),
+            Settled::Admitted(admission) => self.admit(host, request, admission),
             Settled::Refused(refusal) => {
                 self.release(host, request.shadow_slots, now);
                 self.refuse(host, &refusal, request.grpc)
@@ -31,14 +31,9 @@ impl Worker {
         }
     }
 
-    fn admit(
-        &mut self,
-        host: &mut impl Host,
-        request: Undecided,
-        judgements: Vec<Judgement>,
-    ) -> Step {
+    fn admit(&mut self, host: &mut impl Host, request: Undecided, admission: Admission) -> Step {
         let mut telling = None;
-        let metric = match tightest(&judgements) {
+        let metric = match admission.tightest() {
             None => self.metrics.admitted_without_limit(),
             Some(tightest) => {
                 let charge = &tightest.charge;
@@ -50,8 +45,7 @@ impl Worker {
             }
         };
         host.count(metric, 1);
-        let mut slots = judgements;
-        slots.retain(|judgement| judgement.charge.quota.is_in_flight());
+        let mut slots = admission.slots;
         slots.extend(request.shadow_slots);
         let watched = request.watched;
         if telling.is_some() || !slots.is_empty() || watched.is_some() {
@@ -69,7 +63,7 @@ impl Worker {
             }
         }
         if !at_once.is_empty() {
-            self.node.refund(host, &at_once, &[], now);
+            self.node.release(host, &at_once, now);
         }
     }
 

@@ -1,13 +1,70 @@
 //! The verdicts of all levels of a request, and which of them to tell.
 
+use std::cmp::Reverse;
+
 use crate::limiter::Verdict;
 use crate::policy::Charge;
+use crate::units::Span;
 
 /// What one charge's level said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) charge: Charge,
     pub(super) verdict: Verdict,
+}
+
+/// What an admitted request is told of, and what it holds. A request has many levels and most of them
+/// admit it, so no more is kept.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    tightest: Option<Judgement>,
+    /// Slots of requests in flight.
+    pub(super) slots: Vec<Judgement>,
+}
+
+impl Admission {
+    /// By levels that have charged a request.
+    pub(super) fn by(charges: &[Charge], verdicts: &[Verdict]) -> Self {
+        let mut admission = Self::default();
+        admission.add(charges, verdicts);
+        admission
+    }
+
+    /// By further levels.
+    pub(super) fn add<'a>(
+        &mut self,
+        charges: &'a [Charge],
+        verdicts: impl IntoIterator<Item = &'a Verdict>,
+    ) {
+        let mut tightest: Option<(&Charge, &Verdict)> = None;
+        for (charge, verdict) in charges.iter().zip(verdicts) {
+            if charge.quota.is_in_flight() {
+                self.slots.push(Judgement { charge: *charge, verdict: *verdict });
+            } else if tightest.is_none_or(|(_, least)| tightness(verdict) < tightness(least)) {
+                tightest = Some((charge, verdict));
+            }
+        }
+        let is_tighter = |verdict| match &self.tightest {
+            Some(least) => tightness(verdict) < tightness(&least.verdict),
+            None => true,
+        };
+        if let Some((charge, verdict)) = tightest.filter(|(_, verdict)| is_tighter(verdict)) {
+            self.tightest = Some(Judgement { charge: *charge, verdict: *verdict });
+        }
+    }
+
+    /// The level with the least left; of several, the one that is free again last. What is left of a
+    /// cap on requests in flight tells little about the next request, so such a level counts only where
+    /// there is no other.
+    pub(super) fn tightest(&self) -> Option<&Judgement> {
+        let fullest = || self.slots.iter().min_by_key(|slot| tightness(&slot.verdict));
+        self.tightest.as_ref().or_else(fullest)
+    }
+}
+
+/// Less is tighter.
+fn tightness(verdict: &Verdict) -> (u64, Reverse<Span>) {
+    (verdict.remaining, Reverse(verdict.reset_after))
 }
 
 /// Pairs each charge with its verdict.
@@ -17,16 +74,6 @@ pub(super) fn judge(charges: &[Charge], verdicts: &[Verdict]) -> Vec<Judgement> 
         judgements.push(Judgement { charge: *charge, verdict: *verdict });
     }
     judgements
-}
-
-/// The level with the least left; of several, the one that is free again last. What is left of a
-/// cap on requests in flight tells little about the next request, so such a level counts only where
-/// there is no other.
-pub(super) fn tightest(judgements: &[Judgement]) -> Option<&Judgement> {
-    judgements.iter().min_by_key(|Judgement { charge, verdict }| {
-        let left = (verdict.remaining, std::cmp::Reverse(verdict.reset_after));
-        (charge.quota.is_in_flight(), left)
-    })
 }
 
 /// The level to tell a refused request of. Contention refuses without a level that says no: then the

@@ -127,6 +127,7 @@ impl Policy {
         levels: &Levels,
         identity: &Identity<'_>,
     ) {
+        to.reserve(LEVELS.len());
         for level in LEVELS {
             let Some(quota) = levels.get(level) else { continue };
             let subject = match level {

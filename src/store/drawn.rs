@@ -118,16 +118,15 @@ impl Drawn {
         Self(seeded(seed))
     }
 
-    /// Spends the charge's units. Says what is left, and where they stand; none, and nothing is spent,
-    /// where there are not enough.
-    pub(super) fn spend(&mut self, charge: &Charge, now: Instant) -> Option<(Verdict, Instant)> {
+    /// Spends the charge's units. Says what is left; none, and nothing is spent, where there are not enough.
+    pub(super) fn spend(&mut self, charge: &Charge, now: Instant) -> Option<Verdict> {
         let draw = self.0.get_mut(&LevelKey::of(charge))?;
         if now < draw.charged_at || draw.until <= now {
             return None;
         }
         draw.units = draw.units.checked_sub(charge.cost)?;
         let remaining = draw.told.remaining.saturating_add(draw.units);
-        Some((Verdict { remaining, ..draw.told }, draw.charged_at))
+        Some(Verdict { remaining, ..draw.told })
     }
 
     /// Gives back what [`spend`](Self::spend) has just spent.

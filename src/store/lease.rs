@@ -9,6 +9,7 @@
 //! clocks are ever compared, and an answer that comes later than one life grants nothing.
 
 use super::Want;
+use super::demand::Demand;
 use super::lease_terms::LeaseTerms;
 use super::parcel::{Parcel, Spend};
 use crate::limiter::{Quota, Verdict};
@@ -18,12 +19,6 @@ use crate::units::{Instant, Span};
 /// the store meanwhile.
 const REFUSED_MAX: Span = Span::from_secs(1);
 
-/// Parts of a level's capacity that a worker without experience asks for ahead of need.
-const FIRST_SHARE: u64 = 64;
-
-/// Parts of a level's capacity that a worker asks for ahead of need at most.
-const LARGEST_SHARE: u64 = 8;
-
 /// Parcels that are kept apart. Before a further one is taken, the first two to expire become one.
 const PARCELS_MAX: usize = 4;
 
@@ -32,18 +27,12 @@ const PARCELS_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Lease {
     quota: Quota,
-    /// What a request costs.
-    cost: u64,
-    terms: LeaseTerms,
+    life: Span,
     /// The first to expire comes first. Those that are over stay until they are taken out.
     parcels: Vec<Parcel>,
     /// What the store last said about a further request, and when.
     told: Option<(Verdict, Instant)>,
-    /// Units spent since `asked_at`, when the store was last asked.
-    spent: u64,
-    asked_at: Instant,
-    /// Questions about it that are under way.
-    questions: u32,
+    demand: Demand,
     last_used: Instant,
 }
 
@@ -51,7 +40,7 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseVerdict {
     /// There are units.
-    Admitted(Verdict),
+    Admitted,
     /// The store has none, and has said until when.
     Refused(Verdict),
     /// The store is to be asked. What it said last decides no more; it tells only how long others who
@@ -63,15 +52,13 @@ impl Lease {
     /// A lease without units.
     #[must_use]
     pub fn new(quota: Quota, cost: u64) -> Self {
+        let terms = LeaseTerms::of(&quota, cost);
         Self {
             quota,
-            cost: cost.max(1),
-            terms: LeaseTerms::of(&quota, cost),
+            life: terms.life(),
             parcels: Vec::new(),
             told: None,
-            spent: 0,
-            asked_at: Instant::ORIGIN,
-            questions: 0,
+            demand: Demand::new(&quota, cost, &terms),
             last_used: Instant::ORIGIN,
         }
     }
@@ -85,21 +72,10 @@ impl Lease {
     /// Whether `cost` units can be spent at `now`.
     #[must_use]
     pub fn peek(&self, cost: u64, now: Instant) -> LeaseVerdict {
-        let units = self.units(now);
-        let (told, at) = self.told.unwrap_or((Verdict::refusal(&self.quota), Instant::ORIGIN));
-        let passed = now.since(at);
-        let admitted = self.parcels.iter().any(|parcel| parcel.pays(cost, now));
-        let verdict = Verdict {
-            admitted,
-            capacity: self.quota.capacity(),
-            remaining: told.remaining.saturating_add(units.saturating_sub(cost)),
-            retry_after: told.retry_after.minus(passed),
-            reset_after: told.reset_after.minus(passed),
-        };
-        if admitted {
-            return LeaseVerdict::Admitted(Verdict { retry_after: Span::ZERO, ..verdict });
+        if self.parcels.iter().any(|parcel| parcel.pays(cost, now)) {
+            return LeaseVerdict::Admitted;
         }
-        let verdict = Verdict { remaining: 0, ..verdict };
+        let verdict = Verdict { remaining: 0, ..self.told(now) };
         match self.is_refused(now) {
             true => LeaseVerdict::Refused(verdict),
             false => {
@@ -108,11 +84,24 @@ impl Lease {
         }
     }
 
+    /// What the store said last and what there is, of which nothing is spent.
+    fn told(&self, now: Instant) -> Verdict {
+        let (told, at) = self.told.unwrap_or((Verdict::refusal(&self.quota), Instant::ORIGIN));
+        let passed = now.since(at);
+        Verdict {
+            admitted: false,
+            capacity: self.quota.capacity(),
+            remaining: told.remaining.saturating_add(self.units(now)),
+            retry_after: told.retry_after.minus(passed),
+            reset_after: told.reset_after.minus(passed),
+        }
+    }
+
     /// Whether the store's last refusal still stands: until it said that there would be room, but
     /// not for long, because what others hold and do not use may go back at any time.
     fn is_refused(&self, now: Instant) -> bool {
         let Some((told, at)) = self.told else { return false };
-        told.retry_after.min(self.terms.life().max(REFUSED_MAX)) > now.since(at)
+        told.retry_after.min(self.life.max(REFUSED_MAX)) > now.since(at)
     }
 
     /// Whether the time has not come at which the store said that there would be room.
@@ -120,20 +109,27 @@ impl Lease {
         self.told.is_some_and(|(told, at)| told.retry_after > now.since(at))
     }
 
-    /// Spends `cost` units of one parcel, the first to expire that has them, and says which.
+    /// Spends `cost` units of one parcel, the first to expire that has them. Says which, and what is left.
     pub fn spend(&mut self, cost: u64, now: Instant) -> Option<Spend> {
         let parcel = self.parcels.iter_mut().find(|parcel| parcel.pays(cost, now))?;
         parcel.units = parcel.units.saturating_sub(cost);
-        self.spent = self.spent.saturating_add(cost);
-        self.last_used = now;
         let Parcel { granted_at_us, expires_at, .. } = *parcel;
-        Some(Spend { granted_at_us, units: cost, expires_at })
+        let unused_since = std::mem::replace(&mut self.last_used, now);
+        self.demand.note_spent(cost);
+        let verdict = Verdict { admitted: true, retry_after: Span::ZERO, ..self.told(now) };
+        Some(Spend { granted_at_us, units: cost, expires_at, unused_since, verdict })
+    }
+
+    /// Takes back what [`spend`](Self::spend) has just done.
+    pub fn undo(&mut self, spend: Spend) {
+        self.unspend(spend);
+        self.last_used = spend.unused_since;
     }
 
     /// Gives back units that a request had spent and did not use, to the parcel that they came from.
     /// Returns how many; those of a parcel that is no more are lost.
     pub fn unspend(&mut self, spend: Spend) -> u64 {
-        self.spent = self.spent.saturating_sub(spend.units);
+        self.demand.note_unspent(spend.units);
         let origin = |parcel: &&mut Parcel| parcel.granted_at_us == spend.granted_at_us;
         match self.parcels.iter_mut().find(origin) {
             Some(parcel) => {
@@ -144,61 +140,44 @@ impl Lease {
         }
     }
 
-    /// Whether more should be asked for although there are units: less than a quarter of the newest
-    /// parcel's life is left, or fewer units are than half of what is needed for one.
+    /// Whether more should be asked for although there are units: they, or the newest parcel's life, are
+    /// over before an answer can be sure to be there.
     #[must_use]
     pub fn is_low(&self, now: Instant) -> bool {
-        self.takes_more(now) && (self.is_old(now) || !self.lasts(2, now))
+        self.takes_more(now)
+            && (self.lives_for(now) < self.demand.margin()
+                || !self.demand.is_met(self.units(now), self.demand.margin(), now))
     }
 
     /// Whether more may be asked for, if others of the same request are low: one question for all of
-    /// them costs less than one for each. There is room for a quarter of a life at least.
+    /// them costs less than one for each.
     #[must_use]
     pub fn joins(&self, now: Instant) -> bool {
-        self.takes_more(now) && (self.is_old(now) || !self.lasts(1, now))
+        self.takes_more(now)
+            && (self.lives_for(now) < self.demand.longest_margin()
+                || !self.demand.is_met(self.units(now), self.life, now))
     }
 
     fn takes_more(&self, now: Instant) -> bool {
-        self.terms.ahead() && self.questions == 0 && !self.is_refused(now)
+        self.demand.takes_more() && !self.is_refused(now)
     }
 
-    fn is_old(&self, now: Instant) -> bool {
-        let quarter = Span::from_nanos(self.terms.life().as_nanos().checked_div(4).unwrap_or(0));
-        self.parcels.last().is_none_or(|newest| newest.expires_at.since(now) < quarter)
-    }
-
-    /// Whether the units last for one part in `parts` of a life, or for as much as is asked for at most.
-    /// It is [`ahead`](Self::ahead) without its division, because every request wants to know.
-    fn lasts(&self, parts: u64, now: Instant) -> bool {
-        let units = self.units(now).saturating_add(1).saturating_mul(parts);
-        let elapsed = now.since(self.asked_at).as_nanos();
-        let needed = self.spent.saturating_mul(self.terms.life().as_nanos());
-        units > self.most() || units.saturating_mul(elapsed) > needed
-    }
-
-    /// The most units that are asked for ahead of need.
-    fn most(&self) -> u64 {
-        let share = self.quota.capacity().checked_div(LARGEST_SHARE).unwrap_or(0);
-        let rest = share.checked_rem(self.cost).unwrap_or(0);
-        share.saturating_sub(rest).max(self.cost)
+    /// For how long the newest units can be spent.
+    fn lives_for(&self, now: Instant) -> Span {
+        self.parcels.last().map_or(Span::ZERO, |newest| newest.expires_at.since(now))
     }
 
     /// What to ask for, where requests that cost `firm` units together wait. Who else asks before that
     /// is [`answered`](Self::answered), because of other leases of the same request, asks for nothing
     /// ahead.
     pub fn ask(&mut self, firm: u64, now: Instant) -> Want {
-        self.questions = self.questions.saturating_add(1);
-        if self.questions > 1 {
-            return Want { firm, ahead: 0 };
-        }
-        let ahead = self.ahead(now).saturating_sub(self.units(now));
-        (self.spent, self.asked_at) = (0, now);
-        Want { firm, ahead }
+        let units = (self.units(now), self.lives_for(now));
+        Want { firm, ahead: self.demand.ask(units, self.told.is_some(), now) }
     }
 
     /// Notes that a question is over, whatever came of it.
     pub const fn answered(&mut self) {
-        self.questions = self.questions.saturating_sub(1);
+        self.demand.answered();
     }
 
     /// Takes what the store granted to a question sent at `sent_at`, and what it says about more.
@@ -214,7 +193,8 @@ impl Lease {
         if units == 0 {
             return;
         }
-        let expires_at = sent_at.plus(self.terms.life());
+        self.demand.note_round_trip(now.since(sent_at));
+        let expires_at = sent_at.plus(self.life);
         if self.parcels.len() >= PARCELS_MAX {
             self.parcels.retain(|parcel| parcel.units > 0);
         }
@@ -241,13 +221,13 @@ impl Lease {
     /// When it was last asked for or spent from.
     #[must_use]
     pub fn touched_at(&self) -> Instant {
-        self.asked_at.max(self.last_used)
+        self.demand.asked_at().max(self.last_used)
     }
 
     /// Whether the lease is as good as a new one.
     #[must_use]
     pub fn is_blank(&self, now: Instant) -> bool {
-        self.parcels.is_empty() && self.questions == 0 && !self.is_told_to_wait(now)
+        self.parcels.is_empty() && !self.demand.is_asked() && !self.is_told_to_wait(now)
     }
 
     /// Units of all parcels, whether or not they can be spent.
@@ -261,24 +241,6 @@ impl Lease {
     pub fn units(&self, now: Instant) -> u64 {
         let live = self.parcels.iter().filter(|parcel| parcel.expires_at > now);
         live.fold(0, |sum, parcel| sum.saturating_add(parcel.units))
-    }
-
-    /// Units for one life, for whole requests: as many as were spent in the time since the last
-    /// question, or a small share of the capacity where there is no experience.
-    fn ahead(&self, now: Instant) -> u64 {
-        if !self.terms.ahead() {
-            return 0;
-        }
-        let capacity = self.quota.capacity();
-        let elapsed = u128::from(now.since(self.asked_at).as_nanos().max(1));
-        let per_life = u128::from(self.spent)
-            .saturating_mul(u128::from(self.terms.life().as_nanos()))
-            .div_ceil(elapsed);
-        let units = match self.told {
-            None => capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1),
-            Some(_) => u64::try_from(per_life).unwrap_or(u64::MAX),
-        };
-        units.checked_next_multiple_of(self.cost).unwrap_or(units).min(self.most())
     }
 }
 
@@ -346,8 +308,8 @@ mod tests {
         assert_eq!(lease.ask(1, at(30)), Want { firm: 1, ahead: 0 }, "one is under way");
         lease.answered();
         lease.answered();
-        // 50 units in 50 ms are 100 in one life of 100 ms; 51 are still there.
-        assert_eq!(lease.ask(0, at(50)), Want { firm: 0, ahead: 49 });
+        // 50 units in 50 ms are 100 in one life of 100 ms. 51 are still there, and 50 will be spent in time.
+        assert_eq!(lease.ask(0, at(50)), Want { firm: 0, ahead: 50 });
     }
 
     /// Goal: however many answers come at once, parcels are few, and nothing that they granted is lost.
@@ -388,5 +350,36 @@ mod tests {
         let back = lease.leftovers(Span::from_secs(1), at(100));
         assert_eq!(back.map(|parcel| (parcel.units, parcel.granted_at_us)), Some((6, 7)));
         assert!(lease.is_blank(at(100)));
+    }
+
+    /// Goal: the answer is there before the units are over, however far the store is, and a near one is
+    /// asked no more often than it must.
+    #[test]
+    fn a_far_store_is_asked_sooner() {
+        // A life is 100 ms; a unit is spent each millisecond.
+        for (round_trip, asked_at) in [(1, 88), (6, 88), (20, 60), (40, 50), (90, 50)] {
+            let mut lease = Lease::new(window(6400, 3200), 1);
+            lease.ask(0, at(0));
+            lease.answered();
+            lease.take(100, 7, told(0), at(0), at(round_trip));
+            let low = (round_trip..100).find(|millis| {
+                lease.spend(1, at(*millis));
+                lease.is_low(at(*millis))
+            });
+            let low = low.expect("before they are over");
+            assert!(low.abs_diff(asked_at.max(round_trip)) <= 2, "{round_trip} ms: after {low} ms");
+        }
+    }
+
+    /// Goal: who is refused elsewhere keeps no units from going back.
+    #[test]
+    fn what_is_undone_was_never_spent() {
+        let mut lease = Lease::new(window(100, 320_000), 1);
+        lease.take(10, 7, told(0), at(0), at(1));
+        lease.spend(1, at(2));
+        let before = format!("{lease:?}");
+        let spend = lease.spend(3, at(5)).expect("units");
+        lease.undo(spend);
+        assert_eq!(format!("{lease:?}"), before);
     }
 }

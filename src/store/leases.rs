@@ -40,7 +40,7 @@ struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOutcome {
     /// Every level had units, and they are spent. Some level may be running low.
-    Admitted(Vec<Verdict>, Vec<Spend>, bool),
+    Admitted(Vec<Spend>, bool),
     /// Some level has none, and the store has said until when. Nothing is spent.
     Refused(Vec<Verdict>),
     /// The store is to be asked about these. Nothing is spent.
@@ -73,11 +73,47 @@ impl Leases {
 
     /// Decides all charges, and spends their units if every level has them.
     pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
+        match self.spend(charges, now) {
+            Some(spent) => spent,
+            None => self.look(charges, now),
+        }
+    }
+
+    /// Spends the units of all charges; of none, where some level has not enough.
+    fn spend(&mut self, charges: &[Charge], now: Instant) -> Option<LeaseOutcome> {
+        let (mut spends, mut low) = (Vec::with_capacity(charges.len()), false);
+        for charge in charges {
+            let lease = self.table.get_mut(&LevelKey::of(charge)).map(|held| &mut held.lease);
+            let spend = lease.and_then(|lease| {
+                let spend = lease.spend(charge.cost, now)?;
+                low |= lease.is_low(now);
+                Some(spend)
+            });
+            let Some(spend) = spend else {
+                self.undo(charges, &spends);
+                return None;
+            };
+            spends.push(spend);
+        }
+        Some(LeaseOutcome::Admitted(spends, low))
+    }
+
+    fn undo(&mut self, charges: &[Charge], spends: &[Spend]) {
+        for (charge, spend) in charges.iter().zip(spends) {
+            if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
+                held.lease.undo(*spend);
+            }
+        }
+    }
+
+    /// Who is to be asked about charges that are not [spent](Self::spend), if the store has not refused
+    /// some of them.
+    pub fn look(&self, charges: &[Charge], now: Instant) -> LeaseOutcome {
         let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());
         let mut refused = false;
         for charge in charges {
             verdicts.push(match self.peek(charge, now) {
-                LeaseVerdict::Admitted(verdict) => verdict,
+                LeaseVerdict::Admitted => Verdict::admission(&charge.quota),
                 LeaseVerdict::Refused(verdict) => {
                     refused = true;
                     verdict
@@ -89,20 +125,10 @@ impl Leases {
                 }
             });
         }
-        if refused {
-            return LeaseOutcome::Refused(verdicts);
+        match refused {
+            true => LeaseOutcome::Refused(verdicts),
+            false => LeaseOutcome::Short(short),
         }
-        if !short.is_empty() {
-            return LeaseOutcome::Short(short);
-        }
-        let (mut spends, mut low) = (Vec::with_capacity(charges.len()), false);
-        for charge in charges {
-            if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
-                spends.extend(held.lease.spend(charge.cost, now));
-                low |= held.lease.is_low(now);
-            }
-        }
-        LeaseOutcome::Admitted(verdicts, spends, low)
     }
 
     /// Notes that a request was let through with what [`decide`](Self::decide) spent on it.
@@ -168,7 +194,7 @@ impl Leases {
             LeaseVerdict::Refused(verdict) | LeaseVerdict::Short(verdict) => {
                 (!verdict.admitted).then_some(verdict)
             }
-            LeaseVerdict::Admitted(_) => None,
+            LeaseVerdict::Admitted => None,
         }
     }
 

@@ -9,6 +9,7 @@
 mod cell;
 pub mod cluster;
 mod decision;
+mod demand;
 mod drawn;
 pub mod epoch;
 mod error;

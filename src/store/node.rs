@@ -48,8 +48,8 @@ pub struct NodeOutcome {
     pub admitted: bool,
     /// What each charge's level says, in the order of the charges.
     pub verdicts: Vec<Verdict>,
-    /// Where each charge stands in time, for a refund. Empty unless admitted.
-    pub charged_at: Vec<Instant>,
+    /// Where each charge stands in time, if it was charged now, and not drawn before.
+    charged_at: Vec<Instant>,
     /// Records evicted while they still mattered.
     pub evicted: usize,
     /// Whether the host's shared data failed or its contention outlasted every try.
@@ -129,21 +129,19 @@ impl NodeStore {
     /// Admits by what the worker has drawn and holds already, if that is enough for every charge.
     fn spend(&mut self, charges: &[Charge], now: Instant) -> Option<NodeOutcome> {
         let mut verdicts = Vec::with_capacity(charges.len());
-        let mut charged_at = Vec::with_capacity(charges.len());
         for charge in charges {
-            let spent = match charge.quota.is_in_flight() {
-                true => self.own.take_spare(charge, now).map(|told| (told, now)),
+            let told = match charge.quota.is_in_flight() {
+                true => self.own.take_spare(charge, now),
                 false => self.drawn.spend(charge, now),
             };
-            let Some((told, at)) = spent else {
+            let Some(told) = told else {
                 let done = charges.iter().take(verdicts.len());
                 done.for_each(|charge| self.unspend(charge, now));
                 return None;
             };
             verdicts.push(told);
-            charged_at.push(at);
         }
-        Some(NodeOutcome { admitted: true, verdicts, charged_at, ..NodeOutcome::default() })
+        Some(NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() })
     }
 
     fn unspend(&mut self, charge: &Charge, now: Instant) {
@@ -202,23 +200,15 @@ impl NodeStore {
         Ok((cells, seen))
     }
 
-    /// Takes back charges that [`decide`](Self::decide) made; `charged_at` is what it returned, or
-    /// nothing where slots alone are given back. Where the host fails or contention outlasts every
-    /// try, units stay spent, and slots are given back by the next [renewal](Self::renew).
-    pub fn refund(
-        &mut self,
-        shared: &mut impl SharedData,
-        charges: &[Charge],
-        charged_at: &[Instant],
-        now: Instant,
-    ) {
-        for charge in charges {
-            self.own.change(charge, 0, 1, now);
+    /// Gives back slots. Where the host fails or contention outlasts every try, the next
+    /// [renewal](Self::renew) does.
+    pub fn release(&mut self, shared: &mut impl SharedData, slots: &[Charge], now: Instant) {
+        for slot in slots {
+            self.own.change(slot, 0, 1, now);
         }
-        let charges: Vec<Charge> = charges.iter().map(enforced).collect();
-        let Ok(cells) = self.cells(shared, &charges) else { return };
+        let Ok(cells) = self.cells(shared, slots) else { return };
         for cell in &cells {
-            cell.refund(shared, &charges, charged_at, &mut self.own, now);
+            cell.refund(shared, slots, &[], &mut self.own, now);
         }
     }
 

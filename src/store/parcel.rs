@@ -1,5 +1,6 @@
 //! Units that the store granted together, and those of them that a request spent.
 
+use crate::limiter::Verdict;
 use crate::units::Instant;
 
 /// Units that were granted together.
@@ -13,13 +14,17 @@ pub struct Parcel {
     pub(super) expires_at: Instant,
 }
 
-/// Units that a request spent, and the parcel that they came from.
+/// Units that a request spent, the parcel that they came from, and what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spend {
     pub(super) granted_at_us: u64,
     pub(super) units: u64,
     /// The time from which they may not be spent any more.
     pub(super) expires_at: Instant,
+    /// When somebody spent units of that lease for the last time before.
+    pub(super) unused_since: Instant,
+    /// What the level says to the request.
+    pub verdict: Verdict,
 }
 
 impl Parcel {

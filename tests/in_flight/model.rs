@@ -159,7 +159,7 @@ impl Model {
                     let slots = charges.into_iter().zip(verdicts);
                     let at_once = slots.filter(|(c, verdict)| !node.refund_later(c, verdict));
                     let at_once: Vec<Charge> = at_once.map(|(charge, _)| charge).collect();
-                    node.refund(&mut self.map, &at_once, &[], self.now);
+                    node.release(&mut self.map, &at_once, self.now);
                 }
             }
             Step::Vanish { worker } => {

@@ -94,7 +94,7 @@ impl Worker {
         let mut outcome = Outcome::default();
         for kind in kinds {
             match self.decide(protocol, *kind, now) {
-                LeaseOutcome::Admitted(_, _, low) => {
+                LeaseOutcome::Admitted(_, low) => {
                     outcome.admitted.push(*kind);
                     let charges = protocol.charges(&protocol.kinds[*kind]);
                     let more = if low { self.leases.refillable(&charges, now) } else { vec![] };
