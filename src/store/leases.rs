@@ -106,7 +106,7 @@ impl Leases {
         }
     }
 
-    /// Who is to be asked about charges that are not [spent](Self::spend), if the store has not refused
+    /// Who is to be asked about charges for which there are no units, if the store has not refused
     /// some of them.
     pub fn look(&self, charges: &[Charge], now: Instant) -> LeaseOutcome {
         let (mut verdicts, mut short) = (Vec::with_capacity(charges.len()), Vec::new());

@@ -8,7 +8,7 @@
 //!
 //! Slots of requests in flight are charges as well, but of another kind: what a worker writes is not
 //! one more or one less but the number of slots that it holds, from its own memory
-//! ([`crate::limiter::Share`]). They are given back by [`NodeStore::refund`] when the request ends.
+//! ([`crate::limiter::Share`]). They are given back by [`NodeStore::release`] when the request ends.
 //!
 //! Memory: four levels, the shared one a single cell, the others [`SLOTS`] slots of normally at
 //! most [`SLOT_BYTES`](super::slab::SLOT_BYTES) each: 24 MiB, however many subjects there are.
