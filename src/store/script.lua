@@ -230,9 +230,20 @@ local function window_decide(level)
   end
 end
 
+-- What was charged before the key was there is not in it, where the key alone was lost: what comes back of
+-- that finds this bucket, which stays empty, and no other.
+local function window_begin(level)
+  if level.found then
+    return ''
+  end
+  return format(' %.0f:0', max(0, level.now - 1))
+end
+
 local function window_charge(level, units)
   local now = level.now
-  if level.count == 0 then -- There is nothing, or what was there has gone back.
+  if level.units == 0 and not level.found then
+    level.start, level.older = now, window_begin(level)
+  elseif level.count == 0 then -- There is nothing, or what was there has gone back.
     level.start = now
   elseif now >= level.start + div_ceil(level.period_us, BUCKETS_PER_WINDOW) then
     local older = format('%s %.0f:%.0f', level.older, level.last, level.count)
@@ -272,7 +283,7 @@ end
 -- this epoch.
 local function window_restore(level, units, at_us)
   if level.units == 0 then
-    level.start, level.last, level.count, level.older = level.now, level.now, 0, ''
+    level.start, level.last, level.count, level.older = level.now, level.now, 0, window_begin(level)
   elseif at_us > level.last then
     local now = level.now
     level.now = at_us
@@ -290,7 +301,7 @@ local function window_restore(level, units, at_us)
   for last, count in string.gmatch(level.older, ' (%d+):(%d+)') do
     last = whole(last)
     if units > 0 and last >= at_us then
-      if last - at_us < near_us then
+      if last - at_us < near_us and (near_us == MAX or whole(count) > 0) then
         count = whole(count) + units
       else
         older = older .. apart

@@ -35,9 +35,11 @@ fn values_are_pinned() {
         timed.redis.get(key).unwrap()
     };
     let (first, joined, second) = (START_US, START_US + 62_499, START_US + 62_500);
-    assert_eq!(value_after(0, ten, "w"), format!("w1 1000000 {first} 2 {first}:2"));
-    assert_eq!(value_after(62_499, ten, "w"), format!("w1 1000000 {first} 4 {joined}:4"));
-    let two = format!("w1 1000000 {second} 6 {second}:2 {joined}:4");
+    // What was charged before the key was there.
+    let before = format!("{}:0", START_US - 1);
+    assert_eq!(value_after(0, ten, "w"), format!("w1 1000000 {first} 2 {first}:2 {before}"));
+    assert_eq!(value_after(62_499, ten, "w"), format!("w1 1000000 {first} 4 {joined}:4 {before}"));
+    let two = format!("w1 1000000 {second} 6 {second}:2 {before} {joined}:4");
     assert_eq!(value_after(62_500, ten, "w"), two);
     let third = START_US + SECOND_US;
     let three = format!("w1 1000000 {third} 8 {third}:2 {joined}:4 {second}:2");
@@ -165,7 +167,7 @@ fn tim_6_numbers_are_exact_up_to_the_largest() {
     assert!(!timed.take(START_US + 4, "w", largest, u64::MAX).admitted);
     assert_eq!(
         timed.redis.get("w").unwrap(),
-        format!("w1 {day_us} {START_US} {most} {}:{most}", START_US + 3)
+        format!("w1 {day_us} {START_US} {most} {}:{most} {}:0", START_US + 3, START_US - 1)
     );
 
     // 2^53 parts in all: a burst of 2^23 units of 2^30 parts each.

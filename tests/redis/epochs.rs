@@ -153,6 +153,33 @@ fn a_single_key_that_a_level_holds_for_counts_as_wholly_used_from_then_on() {
     assert!(timed.decide(START_US + 5 + MINUTE_US, &[four]).admitted);
 }
 
+/// Goal: where a key alone is lost, what comes back of it frees nothing that was charged since, whether
+/// somebody has told of the key or not.
+#[test]
+fn what_comes_back_of_a_lost_key_frees_nothing_else() {
+    let timed = Timed::start();
+    let four = charge("k", window(4, MINUTE_US), 1);
+    let give_back = |at, of| {
+        answer(&timed, at, asked(Operation::Return(vec![of]), std::slice::from_ref(&four)));
+    };
+    let left = |at| timed.take(at, "k", window(4, MINUTE_US), 0).remaining;
+    for told in [false, true] {
+        timed.redis.run(&["DEL", "k"]);
+        let granted = START_US + 10;
+        assert!(timed.take(granted, "k", window(4, MINUTE_US), 3).admitted);
+        timed.redis.run(&["DEL", "k"]);
+        if told {
+            report(&timed, granted + 5, &four, &[(START_US, 1)]);
+        }
+        let rest = 4 - u64::from(told);
+        assert!(timed.take(granted + 10, "k", window(4, MINUTE_US), rest).admitted);
+        give_back(granted + 20, granted);
+        assert_eq!(left(granted + 20), 0, "told: {told}");
+        give_back(granted + 20, granted + 10);
+        assert_eq!(left(granted + 20), 1, "told: {told}");
+    }
+}
+
 #[test]
 fn reports_make_the_pause_longer_up_to_a_bound() {
     let timed = Timed::fresh();
