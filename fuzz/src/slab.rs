@@ -52,7 +52,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(outcome.verdicts.len(), charges.len());
         if outcome.admitted {
             assert!(outcome.verdicts.iter().all(|verdict| verdict.admitted));
-            node.refund(&mut shared, &charges, &outcome.charged_at, now);
+            node.release(&mut shared, &charges, now);
         }
         for verdict in &outcome.verdicts {
             assert_eq!(verdict.admitted, verdict.retry_after.is_zero());

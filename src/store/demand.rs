@@ -11,9 +11,13 @@ const FIRST_SHARE: u64 = 64;
 /// Parts of a level's capacity that a worker asks for ahead of need at most.
 const LARGEST_SHARE: u64 = 8;
 
-/// Parts of a parcel's life, of which one is the shortest and the longest [margin](Demand::margin).
+/// A [margin](Demand::margin) is one of so many parts of a life at least, and one of so many at most.
 const SHORTEST_MARGIN: u64 = 8;
 const LONGEST_MARGIN: u64 = 2;
+
+/// In the last one of so many parts of its life a parcel is old, however many units it has: whoever comes
+/// after its end would wait.
+const OLD_PART: u64 = 4;
 
 /// What requests want of one level.
 #[derive(Clone, Debug)]
@@ -72,6 +76,11 @@ impl Demand {
         part(self.life, LONGEST_MARGIN)
     }
 
+    /// The time that the newest units should live when more are asked for.
+    pub(super) fn oldest(&self) -> Span {
+        self.margin.max(part(self.life, OLD_PART))
+    }
+
     /// When the store was last asked.
     pub(super) const fn asked_at(&self) -> Instant {
         self.asked_at
@@ -89,16 +98,31 @@ impl Demand {
     /// Whether `units` last for `time`, or are as many as would be asked for at most for so long. It is
     /// [`ahead`](Self::ahead) without its division, because every request wants to know.
     pub(super) fn is_met(&self, units: u64, time: Span, now: Instant) -> bool {
-        let units = units.saturating_add(1);
-        let last = |spent: u64, within: Span| {
-            units.saturating_mul(within.as_nanos()) > spent.saturating_mul(time.as_nanos())
-        };
-        last(self.spent, now.since(self.asked_at)) || last(self.most(), self.life)
+        if units < self.cost {
+            return false;
+        }
+        // Products of two numbers of 64 bits.
+        let product =
+            |units: u64, time: Span| u128::from(units).wrapping_mul(u128::from(time.as_nanos()));
+        let lasts = |spent: u64, within: Span| product(units, within) >= product(spent, time);
+        lasts(self.spent, self.experience(now)) || lasts(self.most(), self.life)
     }
 
-    /// What to ask for ahead of need, where there are `units` already, which last `for_time`, and where
-    /// the store has been `heard` before.
-    pub(super) fn ask(&mut self, (units, for_time): (u64, Span), heard: bool, now: Instant) -> u64 {
+    /// The time in which units were spent since the store was last asked. Those who waited for its answer
+    /// spent theirs at once, which says nothing about others.
+    fn experience(&self, now: Instant) -> Span {
+        now.since(self.asked_at).max(part(self.life, SHORTEST_MARGIN))
+    }
+
+    /// What to ask for ahead of need and of the `firm` units that are waited for, where there are `units`
+    /// already, which last `for_time`, and where the store has been `heard` before.
+    pub(super) fn ask(
+        &mut self,
+        firm: u64,
+        (units, for_time): (u64, Span),
+        heard: bool,
+        now: Instant,
+    ) -> u64 {
         self.questions = self.questions.saturating_add(1);
         if self.questions > 1 {
             return 0;
@@ -106,7 +130,9 @@ impl Demand {
         let ahead = self.ahead(heard, now);
         let meanwhile = scaled(ahead, for_time, self.life);
         (self.spent, self.asked_at) = (0, now);
-        ahead.saturating_sub(units.min(self.whole(meanwhile)))
+        let more = ahead.saturating_sub(units.min(self.whole(meanwhile)));
+        // The store grants one cost to whoever asks.
+        more.saturating_sub(if firm == 0 { self.cost } else { 0 })
     }
 
     /// Notes that a question is over, whatever came of it.
@@ -122,7 +148,7 @@ impl Demand {
         }
         let units = match heard {
             false => self.capacity.checked_div(FIRST_SHARE).unwrap_or(0).max(1),
-            true => scaled(self.spent, self.life, now.since(self.asked_at)),
+            true => scaled(self.spent, self.life, self.experience(now)),
         };
         self.whole(units).min(self.most())
     }

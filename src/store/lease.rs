@@ -117,18 +117,16 @@ impl Lease {
         let unused_since = std::mem::replace(&mut self.last_used, now);
         self.demand.note_spent(cost);
         let verdict = Verdict { admitted: true, retry_after: Span::ZERO, ..self.told(now) };
-        Some(Spend { granted_at_us, units: cost, expires_at, unused_since, verdict })
-    }
-
-    /// Takes back what [`spend`](Self::spend) has just done.
-    pub fn undo(&mut self, spend: Spend) {
-        self.unspend(spend);
-        self.last_used = spend.unused_since;
+        Some(Spend { granted_at_us, units: cost, expires_at, unused_since, spent_at: now, verdict })
     }
 
     /// Gives back units that a request had spent and did not use, to the parcel that they came from.
-    /// Returns how many; those of a parcel that is no more are lost.
+    /// Returns how many; those of a parcel that is no more are lost. Who is refused elsewhere keeps no
+    /// units from going back.
     pub fn unspend(&mut self, spend: Spend) -> u64 {
+        if self.last_used == spend.spent_at {
+            self.last_used = spend.unused_since;
+        }
         self.demand.note_unspent(spend.units);
         let origin = |parcel: &&mut Parcel| parcel.granted_at_us == spend.granted_at_us;
         match self.parcels.iter_mut().find(origin) {
@@ -145,7 +143,7 @@ impl Lease {
     #[must_use]
     pub fn is_low(&self, now: Instant) -> bool {
         self.takes_more(now)
-            && (self.lives_for(now) < self.demand.margin()
+            && (self.lives_for(now) < self.demand.oldest()
                 || !self.demand.is_met(self.units(now), self.demand.margin(), now))
     }
 
@@ -172,7 +170,7 @@ impl Lease {
     /// ahead.
     pub fn ask(&mut self, firm: u64, now: Instant) -> Want {
         let units = (self.units(now), self.lives_for(now));
-        Want { firm, ahead: self.demand.ask(units, self.told.is_some(), now) }
+        Want { firm, ahead: self.demand.ask(firm, units, self.told.is_some(), now) }
     }
 
     /// Notes that a question is over, whatever came of it.
@@ -210,7 +208,7 @@ impl Lease {
     /// Takes out what can go back to the store, as one parcel: units that have expired, and all of
     /// them where nobody has spent any for `idle`.
     pub fn leftovers(&mut self, idle: Span, now: Instant) -> Option<Parcel> {
-        let unused = self.last_used.plus(idle) <= now;
+        let unused = self.touched_at().plus(idle) <= now;
         let (over, kept) =
             self.parcels.iter().partition(|parcel| unused || parcel.expires_at <= now);
         self.parcels = kept;
@@ -245,141 +243,4 @@ impl Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limiter::WindowQuota;
-
-    const T: Instant = Instant::from_nanos(1_000_000_000_000);
-
-    fn window(requests: u64, millis: u64) -> Quota {
-        Quota::Window(WindowQuota { requests, window: Span::from_millis(millis) })
-    }
-
-    fn told(retry_millis: u64) -> Verdict {
-        Verdict {
-            admitted: retry_millis == 0,
-            capacity: 100,
-            remaining: 50,
-            retry_after: Span::from_millis(retry_millis),
-            reset_after: Span::from_secs(1),
-        }
-    }
-
-    fn at(millis: u64) -> Instant {
-        T.plus(Span::from_millis(millis))
-    }
-
-    #[test]
-    fn small_and_short_levels_are_granted_only_what_is_waited_for() {
-        for quota in [window(15, 10_000), window(1000, 100)] {
-            let mut lease = Lease::new(quota, 1);
-            assert_eq!(lease.ask(3, T), Want { firm: 3, ahead: 0 });
-            assert!(!lease.is_low(T));
-        }
-    }
-
-    #[test]
-    fn a_parcel_lives_from_before_it_was_asked_for() {
-        let mut lease = Lease::new(window(100, 3200), 1);
-        lease.take(10, 7, told(0), at(0), at(40));
-        assert_eq!(lease.units(at(99)), 10);
-        assert_eq!(lease.units(at(100)), 0);
-        assert!(matches!(lease.peek(1, at(100)), LeaseVerdict::Short(verdict) if verdict.admitted));
-    }
-
-    #[test]
-    fn a_refusal_is_remembered_until_it_could_pass() {
-        let mut lease = Lease::new(window(100, 3200), 1);
-        lease.take(0, 7, told(300), at(0), at(10));
-        assert!(matches!(lease.peek(1, at(309)), LeaseVerdict::Refused(verdict)
-            if verdict.retry_after == Span::from_millis(1)));
-        assert!(matches!(lease.peek(1, at(310)), LeaseVerdict::Short(verdict) if verdict.admitted));
-        assert!(lease.is_blank(at(310)));
-    }
-
-    #[test]
-    fn what_is_asked_ahead_follows_demand() {
-        let mut lease = Lease::new(window(6400, 3200), 1);
-        assert_eq!(lease.ask(1, at(0)), Want { firm: 1, ahead: 100 });
-        lease.take(101, 7, told(0), at(0), at(1));
-        for _ in 0..50 {
-            lease.spend(1, at(20));
-        }
-        assert_eq!(lease.ask(1, at(30)), Want { firm: 1, ahead: 0 }, "one is under way");
-        lease.answered();
-        lease.answered();
-        // 50 units in 50 ms are 100 in one life of 100 ms. 51 are still there, and 50 will be spent in time.
-        assert_eq!(lease.ask(0, at(50)), Want { firm: 0, ahead: 50 });
-    }
-
-    /// Goal: however many answers come at once, parcels are few, and nothing that they granted is lost.
-    #[test]
-    fn parcels_are_bounded_and_keep_their_units() {
-        let mut lease = Lease::new(window(6400, 3200), 1);
-        for clock_us in 1..=100 {
-            lease.take(2, clock_us, told(0), at(clock_us / 20), at(10));
-        }
-        assert!(lease.parcels.len() <= PARCELS_MAX);
-        assert_eq!(lease.units(at(99)), 200);
-        // What was joined is as old as the oldest of it.
-        let back = lease.leftovers(Span::from_secs(1), at(100));
-        assert_eq!(back.map(|parcel| parcel.granted_at_us), Some(1));
-        assert!(lease.units(at(100)) <= 2 * 3);
-    }
-
-    /// Goal: what another one gives back serves a small level soon, not after its whole window.
-    #[test]
-    fn a_refusal_of_a_long_window_is_soon_put_to_the_test() {
-        let mut lease = Lease::new(window(1, 3_600_000), 1);
-        lease.take(0, 7, told(3_600_000), at(0), at(0));
-        assert!(matches!(lease.peek(1, at(999)), LeaseVerdict::Refused(verdict)
-            if verdict.retry_after == Span::from_millis(3_599_001)));
-        let later = lease.peek(1, at(1000));
-        assert!(matches!(later, LeaseVerdict::Short(verdict)
-            if !verdict.admitted && verdict.retry_after == Span::from_millis(3_599_000)));
-        assert!(!lease.is_blank(at(3_599_999)), "it can still be told");
-        assert!(lease.is_blank(at(3_600_000)));
-    }
-
-    #[test]
-    fn what_is_not_spent_can_go_back() {
-        let mut lease = Lease::new(window(100, 3200), 1);
-        lease.take(10, 7, told(0), at(0), at(1));
-        lease.spend(4, at(2));
-        assert_eq!(lease.leftovers(Span::from_secs(1), at(50)), None);
-        let back = lease.leftovers(Span::from_secs(1), at(100));
-        assert_eq!(back.map(|parcel| (parcel.units, parcel.granted_at_us)), Some((6, 7)));
-        assert!(lease.is_blank(at(100)));
-    }
-
-    /// Goal: the answer is there before the units are over, however far the store is, and a near one is
-    /// asked no more often than it must.
-    #[test]
-    fn a_far_store_is_asked_sooner() {
-        // A life is 100 ms; a unit is spent each millisecond.
-        for (round_trip, asked_at) in [(1, 88), (6, 88), (20, 60), (40, 50), (90, 50)] {
-            let mut lease = Lease::new(window(6400, 3200), 1);
-            lease.ask(0, at(0));
-            lease.answered();
-            lease.take(100, 7, told(0), at(0), at(round_trip));
-            let low = (round_trip..100).find(|millis| {
-                lease.spend(1, at(*millis));
-                lease.is_low(at(*millis))
-            });
-            let low = low.expect("before they are over");
-            assert!(low.abs_diff(asked_at.max(round_trip)) <= 2, "{round_trip} ms: after {low} ms");
-        }
-    }
-
-    /// Goal: who is refused elsewhere keeps no units from going back.
-    #[test]
-    fn what_is_undone_was_never_spent() {
-        let mut lease = Lease::new(window(100, 320_000), 1);
-        lease.take(10, 7, told(0), at(0), at(1));
-        lease.spend(1, at(2));
-        let before = format!("{lease:?}");
-        let spend = lease.spend(3, at(5)).expect("units");
-        lease.undo(spend);
-        assert_eq!(format!("{lease:?}"), before);
-    }
-}
+mod tests;

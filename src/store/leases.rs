@@ -101,7 +101,7 @@ impl Leases {
     fn undo(&mut self, charges: &[Charge], spends: &[Spend]) {
         for (charge, spend) in charges.iter().zip(spends) {
             if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
-                held.lease.undo(*spend);
+                held.lease.unspend(*spend);
             }
         }
     }

@@ -23,6 +23,8 @@ pub struct Spend {
     pub(super) expires_at: Instant,
     /// When somebody spent units of that lease for the last time before.
     pub(super) unused_since: Instant,
+    /// When these were spent.
+    pub(super) spent_at: Instant,
     /// What the level says to the request.
     pub verdict: Verdict,
 }

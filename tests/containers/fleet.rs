@@ -66,8 +66,18 @@ impl Fleet {
             fleet.wait_for(envoy);
         }
         // A store that is new grants nothing for half a second.
-        sleep(Duration::from_secs(1));
+        for path in ["/0", "/1"] {
+            fleet.wait_for_room(path);
+        }
         fleet
+    }
+
+    /// Waits until both Envoys admit requests to a path, on behalf of a tenant of its own.
+    fn wait_for_room(&self, path: &str) {
+        let probe = Request::get(path).tenant("probe");
+        let admits = |port| probe.try_send(port).is_ok_and(|answer| answer.status == 200);
+        let all = || self.ports.iter().all(|port| admits(*port)).then_some(());
+        assert!(poll_until(PATIENCE, all).is_some(), "no room for {path}:\n{}", self.logs());
     }
 
     /// Waits until an Envoy answers.
