@@ -261,12 +261,15 @@ fn the_primary_is_found_by_its_role() {
 /// Goal: everything that holds with Redis holds with Valkey.
 #[test]
 fn valkey_works() {
-    let scenarios: [(&str, Scenario); 11] = [
+    let scenarios: [(&str, Scenario); 14] = [
         ("strict", store::strict_limits_are_decided_in_the_store),
         ("refund", store::the_node_gives_back_what_the_store_refuses),
         ("errors", store::redis_down_follows_on_store_error),
         ("shadow", store::a_global_shadow_limit_is_only_counted),
         ("leased", store::leased_limits_admit_what_they_say),
+        ("default", store::the_default_tenant_has_the_shared_level_of_the_fleet_alone),
+        ("apart", store::limits_of_the_fleet_share_no_budget),
+        ("unfair", store::without_fair_share_the_fleet_has_the_shared_level_alone),
         ("refused", store::refused_traffic_never_reaches_redis),
         ("large", store::a_large_leased_limit_takes_few_calls),
         ("breaker", store::breaker_opens_probes_and_closes),
