@@ -52,7 +52,10 @@ impl Worker {
             return Ok(Admission::default());
         }
         let outcome = self.node.decide(host, charges, now);
-        self.judge_node(host, charges, &outcome)
+        self.judge_node(host, charges, &outcome)?;
+        let mut admission = Admission::default();
+        admission.add(charges, &outcome.verdicts);
+        Ok(admission)
     }
 
     /// What the node says to `charges`, as its consent or as its refusal.
@@ -61,7 +64,7 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         outcome: &NodeOutcome,
-    ) -> Result<Admission, Vec<Judgement>> {
+    ) -> Result<(), Vec<Judgement>> {
         if outcome.evicted > 0 {
             host.count(self.metrics.evictions(), u64::try_from(outcome.evicted).unwrap_or(1));
         }
@@ -69,7 +72,7 @@ impl Worker {
             host.count(self.metrics.given_up(), 1);
         }
         match outcome.admitted || charges.is_empty() {
-            true => Ok(Admission::by(charges, &outcome.verdicts)),
+            true => Ok(()),
             false => Err(judge(charges, &outcome.verdicts)),
         }
     }

@@ -252,7 +252,7 @@ impl Worker {
             return Ok(());
         }
         let outcome = self.node.peek(host, &waiting.node, now);
-        self.judge_node(host, &waiting.node, &outcome).map(drop)
+        self.judge_node(host, &waiting.node, &outcome)
     }
 
     /// Gives back what a request has taken from leases, and what the store has charged for it.

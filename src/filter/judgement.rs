@@ -23,33 +23,19 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// By levels that have charged a request.
-    pub(super) fn by(charges: &[Charge], verdicts: &[Verdict]) -> Self {
-        let mut admission = Self::default();
-        admission.add(charges, verdicts);
-        admission
-    }
-
-    /// By further levels.
+    /// By levels that have charged a request, and perhaps others before.
     pub(super) fn add<'a>(
         &mut self,
         charges: &'a [Charge],
         verdicts: impl IntoIterator<Item = &'a Verdict>,
     ) {
-        let mut tightest: Option<(&Charge, &Verdict)> = None;
-        for (charge, verdict) in charges.iter().zip(verdicts) {
+        for (&charge, &verdict) in charges.iter().zip(verdicts) {
+            let least = self.tightest.as_ref().map(|tightest| tightness(&tightest.verdict));
             if charge.quota.is_in_flight() {
-                self.slots.push(Judgement { charge: *charge, verdict: *verdict });
-            } else if tightest.is_none_or(|(_, least)| tightness(verdict) < tightness(least)) {
-                tightest = Some((charge, verdict));
+                self.slots.push(Judgement { charge, verdict });
+            } else if least.is_none_or(|least| tightness(&verdict) < least) {
+                self.tightest = Some(Judgement { charge, verdict });
             }
-        }
-        let is_tighter = |verdict| match &self.tightest {
-            Some(least) => tightness(verdict) < tightness(&least.verdict),
-            None => true,
-        };
-        if let Some((charge, verdict)) = tightest.filter(|(_, verdict)| is_tighter(verdict)) {
-            self.tightest = Some(Judgement { charge: *charge, verdict: *verdict });
         }
     }
 

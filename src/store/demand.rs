@@ -27,7 +27,6 @@ pub(super) struct Demand {
     capacity: u64,
     /// What a request costs.
     cost: u64,
-    /// How long units can be spent.
     life: Span,
     /// Units spent since `asked_at`, when the store was last asked.
     spent: u64,
@@ -38,7 +37,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    pub(super) fn new(quota: &Quota, cost: u64, terms: &LeaseTerms) -> Self {
+    pub(super) fn new(quota: &Quota, terms: &LeaseTerms, cost: u64) -> Self {
         let life = terms.life();
         Self {
             ahead: terms.ahead(),
@@ -50,6 +49,11 @@ impl Demand {
             margin: part(life, LONGEST_MARGIN),
             questions: 0,
         }
+    }
+
+    /// How long units can be spent.
+    pub(super) const fn life(&self) -> Span {
+        self.life
     }
 
     pub(super) const fn note_spent(&mut self, units: u64) {

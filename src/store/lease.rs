@@ -27,7 +27,6 @@ const PARCELS_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Lease {
     quota: Quota,
-    life: Span,
     /// The first to expire comes first. Those that are over stay until they are taken out.
     parcels: Vec<Parcel>,
     /// What the store last said about a further request, and when.
@@ -52,13 +51,11 @@ impl Lease {
     /// A lease without units.
     #[must_use]
     pub fn new(quota: Quota, cost: u64) -> Self {
-        let terms = LeaseTerms::of(&quota, cost);
         Self {
             quota,
-            life: terms.life(),
             parcels: Vec::new(),
             told: None,
-            demand: Demand::new(&quota, cost, &terms),
+            demand: Demand::new(&quota, &LeaseTerms::of(&quota, cost), cost),
             last_used: Instant::ORIGIN,
         }
     }
@@ -101,7 +98,7 @@ impl Lease {
     /// not for long, because what others hold and do not use may go back at any time.
     fn is_refused(&self, now: Instant) -> bool {
         let Some((told, at)) = self.told else { return false };
-        told.retry_after.min(self.life.max(REFUSED_MAX)) > now.since(at)
+        told.retry_after.min(self.demand.life().max(REFUSED_MAX)) > now.since(at)
     }
 
     /// Whether the time has not come at which the store said that there would be room.
@@ -153,7 +150,7 @@ impl Lease {
     pub fn joins(&self, now: Instant) -> bool {
         self.takes_more(now)
             && (self.lives_for(now) < self.demand.longest_margin()
-                || !self.demand.is_met(self.units(now), self.life, now))
+                || !self.demand.is_met(self.units(now), self.demand.life(), now))
     }
 
     fn takes_more(&self, now: Instant) -> bool {
@@ -192,7 +189,7 @@ impl Lease {
             return;
         }
         self.demand.note_round_trip(now.since(sent_at));
-        let expires_at = sent_at.plus(self.life);
+        let expires_at = sent_at.plus(self.demand.life());
         if self.parcels.len() >= PARCELS_MAX {
             self.parcels.retain(|parcel| parcel.units > 0);
         }

@@ -73,10 +73,7 @@ impl Leases {
 
     /// Decides all charges, and spends their units if every level has them.
     pub fn decide(&mut self, charges: &[Charge], now: Instant) -> LeaseOutcome {
-        match self.spend(charges, now) {
-            Some(spent) => spent,
-            None => self.look(charges, now),
-        }
+        self.spend(charges, now).unwrap_or_else(|| self.look(charges, now))
     }
 
     /// Spends the units of all charges; of none, where some level has not enough.
@@ -90,20 +87,12 @@ impl Leases {
                 Some(spend)
             });
             let Some(spend) = spend else {
-                self.undo(charges, &spends);
+                self.unspend(charges, &spends);
                 return None;
             };
             spends.push(spend);
         }
         Some(LeaseOutcome::Admitted(spends, low))
-    }
-
-    fn undo(&mut self, charges: &[Charge], spends: &[Spend]) {
-        for (charge, spend) in charges.iter().zip(spends) {
-            if let Some(held) = self.table.get_mut(&LevelKey::of(charge)) {
-                held.lease.unspend(*spend);
-            }
-        }
     }
 
     /// Who is to be asked about charges for which there are no units, if the store has not refused
