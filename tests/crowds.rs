@@ -36,18 +36,6 @@ fn process(limits: &Value) -> Process {
     Process::new(&plugin.to_string(), 1).expect("a configuration")
 }
 
-/// A store that knows all clients for long, so that it grants whole windows.
-fn store(process: &Process) -> EmbeddedRedis {
-    let mut redis = EmbeddedRedis::new();
-    set_clock(&mut redis, process);
-    redis.age("fairshare");
-    redis
-}
-
-fn set_clock(redis: &mut EmbeddedRedis, process: &Process) {
-    redis.set_clock(process.machine().borrow().now.as_nanos() / 1000);
-}
-
 fn start(process: &mut Process, path: &str, tenant: &str) -> (StreamId, Outcome) {
     process.start(&[
         (b":method", b"GET"),
@@ -56,17 +44,9 @@ fn start(process: &mut Process, path: &str, tenant: &str) -> (StreamId, Outcome)
     ])
 }
 
-fn status(outcome: &Outcome) -> u16 {
-    match outcome {
-        Outcome::Answered(reply) => reply.status,
-        Outcome::Passed(_) => 200,
-        Outcome::Waits => 0,
-    }
-}
-
 /// What `stream` was told, if it was.
 fn told(outcomes: &[(StreamId, Outcome)], stream: StreamId) -> Option<u16> {
-    outcomes.iter().find(|(other, _)| *other == stream).map(|(_, outcome)| status(outcome))
+    outcomes.iter().find(|(other, _)| *other == stream).map(|(_, outcome)| outcome.status())
 }
 
 /// A millisecond of a node: what is due in it, by a healthy store that answers after `rtt`. Returns what
@@ -76,7 +56,7 @@ fn millisecond(
     redis: &mut EmbeddedRedis,
     (ms, rtt): (u64, u64),
 ) -> Vec<(StreamId, Outcome)> {
-    set_clock(redis, process);
+    redis.set_clock(process.machine().borrow().now_us());
     if ms.is_multiple_of(TICK_MS) {
         process.tick();
     }
@@ -92,7 +72,7 @@ fn leased_traffic_does_not_starve_strict_requests() {
     let limits = json!([limit("l", "/leased", "leased"), limit("s", "/strict", "strict")]);
     for (rtt, every_ms) in [(1, 1), (3, 1), (5, 1), (5, 3)] {
         let mut process = process(&limits);
-        let mut redis = store(&process);
+        let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
         let (mut strict, mut statuses) = (BTreeSet::new(), BTreeMap::<u16, u32>::new());
         let mut longest = 0;
         let mut began = BTreeMap::new();
@@ -107,7 +87,7 @@ fn leased_traffic_does_not_starve_strict_requests() {
             }
             for (stream, outcome) in millisecond(&mut process, &mut redis, (ms, rtt)) {
                 if let (true, Some(began)) = (strict.remove(&stream), began.get(&stream)) {
-                    *statuses.entry(status(&outcome)).or_default() += 1;
+                    *statuses.entry(outcome.status()).or_default() += 1;
                     longest = longest.max(ms - began);
                 }
             }
@@ -128,12 +108,12 @@ fn a_limit_in_shadow_mode_does_not_starve_a_strict_one() {
                         "tenant": {"requests": 50, "window": "1s"}});
     for rtt in [1, 2, 3, 5] {
         let mut process = process(&json!([shadow, strict]));
-        let mut redis = store(&process);
+        let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
         let mut statuses = BTreeMap::<u16, u32>::new();
         for ms in 0..2000 {
             start(&mut process, "/", "acme");
             for (_, outcome) in millisecond(&mut process, &mut redis, (ms, rtt)) {
-                *statuses.entry(status(&outcome)).or_default() += 1;
+                *statuses.entry(outcome.status()).or_default() += 1;
             }
         }
         assert_eq!(statuses.keys().collect::<Vec<_>>(), [&200], "{rtt} ms: {statuses:?}");
@@ -150,14 +130,14 @@ fn a_strict_budget_holds_beside_leased_traffic() {
          "shared": {"requests": 100, "window": "1h"}},
     ]);
     let mut nodes: Vec<Process> = (0..3).map(|_| process(&limits)).collect();
-    let mut redis = store(&nodes[0]);
+    let mut redis = EmbeddedRedis::aged(nodes[0].machine().borrow().now_us());
     let mut admitted = 0;
     for ms in 0..2000 {
         for (number, process) in nodes.iter_mut().enumerate() {
             let (_, outcome) = start(process, "/", &format!("t{number}-{ms}"));
             let settled = millisecond(process, &mut redis, (ms, 2));
-            let passed = settled.iter().filter(|(_, outcome)| status(outcome) == 200).count();
-            admitted += passed + usize::from(status(&outcome) == 200);
+            let passed = settled.iter().filter(|(_, outcome)| outcome.status() == 200).count();
+            admitted += passed + usize::from(outcome.status() == 200);
         }
     }
     assert_eq!(admitted, 100);
@@ -174,7 +154,7 @@ fn a_late_joiner_does_not_shorten_the_time_of_its_crowd() {
         limit["shared"] = json!({"requests": 1000, "window": "1h"});
     }
     let mut process = process(&json!([leased, strict]));
-    let mut redis = store(&process);
+    let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
     start(&mut process, "/x/warm", "a");
     process.run(&mut |body| Ok(redis.exchange(body)));
     let (old, _) = start(&mut process, "/x/both", "a");
@@ -205,7 +185,7 @@ fn a_late_joiner_does_not_shorten_the_time_of_its_crowd() {
 fn who_waits_is_let_go_when_the_store_is_given_up() {
     let limits = json!([limit("l", "/leased", "leased"), limit("s", "/strict", "strict")]);
     let mut process = process(&limits);
-    let mut redis = store(&process);
+    let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
     start(&mut process, "/strict", "acme");
     process.run(&mut |body| Ok(redis.exchange(body)));
     let fail = |process: &mut Process| process.answer_one(&mut |_| Err(StoreError::Reset));
@@ -255,7 +235,7 @@ fn requests_that_time_out_unasked_are_counted_and_leave_room() {
     }
     assert_eq!(process.wake().1, 8, "no further call may be made");
     let unasked: Vec<StreamId> = (0..16_384).map(|_| start(&mut process, "/", "acme").0).collect();
-    assert_eq!(status(&start(&mut process, "/", "acme").1), 503, "no more are taken on");
+    assert_eq!(start(&mut process, "/", "acme").1.status(), 503, "no more are taken on");
     process.end(unasked[0]);
     process.advance(Span::from_millis(50));
     process.tick();

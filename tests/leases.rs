@@ -16,17 +16,13 @@ mod support;
 use embedded_redis::EmbeddedRedis;
 use fairshare::host::StreamId;
 use fairshare::units::Span;
-use fake_host::{Outcome, Process, StoreReply};
+use fake_host::{Outcome, Process, StoreReply, passed};
 use serde_json::{Value, json};
 use support::redis::Redis;
 
 /// A request of `tenant` comes.
 fn start(process: &mut Process, tenant: &str) -> (StreamId, Outcome) {
     process.start(&[(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())])
-}
-
-fn passed(outcomes: &[(StreamId, Outcome)]) -> usize {
-    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Passed(_))).count()
 }
 
 /// Sends requests of as many tenants that nobody has seen, at once. Returns how many pass.
@@ -138,16 +134,14 @@ fn share_of(limit: &Value, gap: Span, units_a_second: u64) -> f64 {
     let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
     let machine = process.machine();
     let now = || machine.borrow().now;
-    let mut redis = EmbeddedRedis::new();
-    redis.set_clock(now().as_nanos() / 1000);
-    redis.age("fairshare");
+    let mut redis = EmbeddedRedis::aged(machine.borrow().now_us());
     let end = now().plus(Span::from_secs(SECONDS));
     let (mut admitted, mut tick_at) = (0, now());
     while now() < end {
         let (stream, outcome) = start(&mut process, "acme");
         admitted += u64::from(matches!(outcome, Outcome::Passed(_)));
         let later = process.run(&mut |body| {
-            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            redis.set_clock(machine.borrow().now_us());
             Ok(redis.exchange(body))
         });
         admitted += u64::try_from(passed(&later)).unwrap();
@@ -221,11 +215,9 @@ fn rsp_1_an_older_and_longer_refusal_is_told_too() {
         });
         let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
         let machine = process.machine();
-        let mut redis = EmbeddedRedis::new();
-        redis.set_clock(machine.borrow().now.as_nanos() / 1000);
-        redis.age("fairshare");
+        let mut redis = EmbeddedRedis::aged(machine.borrow().now_us());
         let mut store = |body: &[u8]| {
-            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            redis.set_clock(machine.borrow().now_us());
             Ok(redis.exchange(body))
         };
         let first = answer_to(&mut process, "/both", &mut store);
@@ -258,9 +250,7 @@ fn a_refused_request_that_costs_much_loses_no_units() {
     });
     let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
     let machine = process.machine();
-    let mut redis = EmbeddedRedis::new();
-    redis.set_clock(machine.borrow().now.as_nanos() / 1000);
-    redis.age("fairshare");
+    let mut redis = EmbeddedRedis::aged(machine.borrow().now_us());
     start(&mut process, "noisy");
     for millis in 0..9_000u64 {
         start(&mut process, "noisy");
@@ -271,7 +261,7 @@ fn a_refused_request_that_costs_much_loses_no_units() {
             process.tick();
         }
         process.run(&mut |body| {
-            redis.set_clock(machine.borrow().now.as_nanos() / 1000);
+            redis.set_clock(machine.borrow().now_us());
             Ok(redis.exchange(body))
         });
         process.advance(Span::from_millis(1));

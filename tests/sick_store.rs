@@ -15,7 +15,7 @@ mod support;
 
 use fairshare::store::{SCRIPT, StoreError};
 use fairshare::units::Span;
-use fake_host::{Outcome, Process, StoreReply};
+use fake_host::{Process, StoreReply};
 use serde_json::json;
 use support::commands::{reply_to_each, sends_the_script};
 use support::redis::{Redis, Value};
@@ -75,11 +75,8 @@ fn answer(
     let method: (&[u8], &[u8]) = (b":method", b"GET");
     let (stream, outcome) = process.start(&[method, headers[0], headers[1]]);
     let later = process.run(store).into_iter().find(|(waited, _)| *waited == stream);
-    let status = match later.map_or(outcome, |(_, later)| later) {
-        Outcome::Passed(_) => 200,
-        Outcome::Answered(reply) => reply.status,
-        Outcome::Waits => panic!("the request has no answer"),
-    };
+    let status = later.map_or(outcome, |(_, later)| later).status();
+    assert_ne!(status, 0, "the request has no answer");
     process.end(stream);
     status
 }

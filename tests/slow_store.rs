@@ -35,17 +35,6 @@ fn process(limits: &serde_json::Value) -> Process {
     Process::new(&plugin.to_string(), 1).expect("a configuration")
 }
 
-fn set_clock(redis: &mut EmbeddedRedis, process: &Process) {
-    redis.set_clock(process.machine().borrow().now.as_nanos() / 1000);
-}
-
-fn store(process: &Process) -> EmbeddedRedis {
-    let mut redis = EmbeddedRedis::new();
-    set_clock(&mut redis, process);
-    redis.age("fairshare");
-    redis
-}
-
 fn start(process: &mut Process) -> (StreamId, Outcome) {
     process.start(&[(b":path", b"/"), (b"x-tenant-id", b"acme")])
 }
@@ -65,7 +54,7 @@ fn hundred_a_second(
 ) -> (BTreeMap<u64, u64>, usize) {
     let (mut began, mut waits, mut exchanges) = (BTreeMap::new(), BTreeMap::new(), 0);
     for ms in 0..seconds * 1000 {
-        set_clock(redis, process);
+        redis.set_clock(process.machine().borrow().now_us());
         if ms % TICK_MS == 0 {
             process.tick();
         }
@@ -101,7 +90,7 @@ fn red_6_a_silent_store_delays_the_first_requests_alone() {
         let mut process = process(&json!([{
             "name": "fleet", "scope": "global", "consistency": consistency,
             "on_store_error": "allow", "tenant": {"requests": 100_000, "window": "1h"}}]));
-        let mut redis = store(&process);
+        let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
         let (waits, exchanges) = hundred_a_second(&mut process, &mut redis, false, 10);
         let longest = waits.values().max().copied().unwrap_or(0);
         assert!((1..=TIMEOUT_MS + TICK_MS).contains(&longest), "{consistency}: {longest} ms");
@@ -128,10 +117,10 @@ fn red_6_a_hot_tenant_causes_few_commands() {
             {"name": "fleet", "scope": "global", "consistency": consistency,
              "on_store_error": "deny", "tenant": {"requests": 100, "window": "1m"}},
             {"name": "node", "tenant": {"requests": 10, "window": "1s"}}]));
-        let mut redis = store(&process);
+        let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
         let (mut admitted, mut asked) = (0_u64, BTreeMap::<u64, u64>::new());
         for number in 0..SECONDS * 5000 {
-            set_clock(&mut redis, &process);
+            redis.set_clock(process.machine().borrow().now_us());
             if number % 50 == 0 {
                 process.tick();
             }

@@ -15,7 +15,7 @@ mod support;
 use fairshare::host::StreamId;
 use fairshare::store::{SCRIPT, StoreError};
 use fairshare::units::Span;
-use fake_host::{Outcome, Process};
+use fake_host::{Outcome, Process, passed};
 use serde_json::{Value, json};
 use support::redis::Redis;
 
@@ -37,18 +37,6 @@ fn process(consistency: &str) -> Process {
 
 fn start(process: &mut Process, tenant: &str) -> (StreamId, Outcome) {
     process.start(&[(b":method", b"GET"), (b":path", b"/"), (b"x-tenant-id", tenant.as_bytes())])
-}
-
-fn passed(outcomes: &[(StreamId, Outcome)]) -> usize {
-    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Passed(_))).count()
-}
-
-fn status(outcome: &Outcome) -> u16 {
-    match outcome {
-        Outcome::Answered(reply) => reply.status,
-        Outcome::Passed(_) => 200,
-        Outcome::Waits => 0,
-    }
 }
 
 /// Goal: what waits is charged on the node when it is let through, not when it came, so that the
@@ -124,7 +112,7 @@ fn a_silent_store_lets_go_at_its_timeout() {
         process.tick();
         let told = process.wake().0;
         assert_eq!(told[0].0, first);
-        assert!(told.iter().all(|(_, outcome)| status(outcome) == 503));
+        assert!(told.iter().all(|(_, outcome)| outcome.status() == 503));
         process.advance(Span::from_millis(31));
         process.tick();
         let later = process.wake().0;
@@ -145,10 +133,10 @@ fn one_old_request_does_not_fail_a_call() {
     process.tick();
     let told = process.wake().0;
     assert_eq!(told.len(), 1);
-    assert_eq!((told[0].0, status(&told[0].1)), (old, 503));
+    assert_eq!((told[0].0, told[0].1.status()), (old, 503));
     let answered = process.run(&mut |body| Ok(redis.exchange(body)));
     assert_eq!(answered.len(), 1);
-    assert_eq!((answered[0].0, status(&answered[0].1)), (young, 200));
+    assert_eq!((answered[0].0, answered[0].1.status()), (young, 200));
 }
 
 /// Goal: who goes away is not asked for, unless the question is already on its way, and never
@@ -162,7 +150,7 @@ fn aborted_initiator_does_not_cancel_the_refill() {
     process.end(initiator);
     let answered = process.run(&mut |body| Ok(redis.exchange(body)));
     assert_eq!(answered.len(), 1);
-    assert_eq!((answered[0].0, status(&answered[0].1)), (other, 200));
+    assert_eq!((answered[0].0, answered[0].1.status()), (other, 200));
     assert_eq!(process.metrics_with(&["outcome=errored"]), 1);
 }
 
@@ -224,7 +212,7 @@ fn what_waits_is_bounded() {
     let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
     let outcomes: Vec<_> = (0..17_000).map(|_| start(&mut process, "acme").1).collect();
     assert!(outcomes.iter().take(16_384).all(|outcome| *outcome == Outcome::Waits));
-    assert!(outcomes.iter().skip(16_384).all(|outcome| status(outcome) == 503));
+    assert!(outcomes.iter().skip(16_384).all(|outcome| outcome.status() == 503));
 }
 
 /// Goal: a request that goes on without one group of keys asks for the next one once.
@@ -289,7 +277,7 @@ fn requests_of_one_kind_are_charged_together() {
         let Some(Outcome::Passed(Some(fields))) = of(stream) else { panic!("{:?}", of(stream)) };
         assert!(fields.limit.contains(&format!(";r={left};")), "{}", fields.limit);
     }
-    assert!(acme.iter().skip(3).all(|stream| of(stream).map(status) == Some(429)));
+    assert!(acme.iter().skip(3).all(|stream| of(stream).map(Outcome::status) == Some(429)));
     let shared = redis.get("{fairshare}:1:fleet:s").expect("usage");
     assert_eq!(shared.split(' ').nth(3), Some("4"), "{shared}");
 }

@@ -2,8 +2,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -82,13 +81,9 @@ impl Fleet {
 
     /// Waits until an Envoy answers.
     pub fn wait_for(&self, envoy: usize) {
-        let (start, probe) = (Instant::now(), Request::get("/healthz"));
-        while probe.try_send(self.ports[envoy]).is_err() {
-            if start.elapsed() > PATIENCE {
-                panic!("envoy-{} does not answer:\n{}", envoy + 1, self.logs());
-            }
-            sleep(Duration::from_millis(20));
-        }
+        let probe = Request::get("/healthz");
+        let answers = poll_until(PATIENCE, || probe.try_send(self.ports[envoy]).ok());
+        assert!(answers.is_some(), "envoy-{} does not answer:\n{}", envoy + 1, self.logs());
     }
 
     /// Runs a command of Compose on the fleet and returns what it prints.

@@ -155,21 +155,19 @@ impl Seens {
 
     /// Answers from 500 on.
     pub fn server_errors(&self) -> usize {
-        self.with_status(|status| status.is_some_and(|status| status >= 500)).count()
+        self.errors().count()
     }
 
     /// Those of them that lie in none of these times.
     pub fn server_errors_apart_from(&self, times: &[(Instant, Instant)]) -> usize {
-        let errors = self.with_status(|status| status.is_some_and(|status| status >= 500));
         let lies_in =
             |seen: &Seen| times.iter().any(|(from, to)| seen.sent <= *to && *from <= seen.done);
-        errors.filter(|seen| !lies_in(seen)).count()
+        self.errors().filter(|seen| !lies_in(seen)).count()
     }
 
     /// Those of them that are the filter's own.
     pub fn filter_errors(&self) -> usize {
-        let errors = self.with_status(|status| status.is_some_and(|status| status >= 500));
-        errors.filter(|seen| seen.by_filter).count()
+        self.errors().filter(|seen| seen.by_filter).count()
     }
 
     /// Requests without an answer.
@@ -209,6 +207,10 @@ impl Seens {
             row("scenario", COLUMNS),
             row(scenario, cells.each_ref().map(|cell| cell.as_str()))
         );
+    }
+
+    fn errors(&self) -> impl Iterator<Item = Seen> {
+        self.with_status(|status| status.is_some_and(|status| status >= 500))
     }
 
     fn with_status(&self, is: impl Fn(Option<u16>) -> bool) -> impl Iterator<Item = Seen> {

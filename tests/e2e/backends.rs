@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::EnvoyRig;
-use crate::scenarios::{Rig, by, client, global_limit, in_flight, store, window};
+use crate::scenarios::{by, global_limit, store, window, with_store};
 use crate::support::client::Connection;
 use crate::support::envoy::{Builder, Envoy};
 use crate::support::page;
@@ -20,8 +20,6 @@ const PAGE: &str = "docs/redis.md";
 
 /// The one that the page has.
 const PASSWORD: &str = "a long password";
-
-type Scenario = fn(&mut dyn Rig);
 
 /// Certificates of an authority of the test's own, made by openssl.
 struct Authority {
@@ -261,23 +259,7 @@ fn the_primary_is_found_by_its_role() {
 /// Goal: everything that holds with Redis holds with Valkey.
 #[test]
 fn valkey_works() {
-    let scenarios: [(&str, Scenario); 14] = [
-        ("strict", store::strict_limits_are_decided_in_the_store),
-        ("refund", store::the_node_gives_back_what_the_store_refuses),
-        ("errors", store::redis_down_follows_on_store_error),
-        ("shadow", store::a_global_shadow_limit_is_only_counted),
-        ("leased", store::leased_limits_admit_what_they_say),
-        ("default", store::the_default_tenant_has_the_shared_level_of_the_fleet_alone),
-        ("apart", store::limits_of_the_fleet_share_no_budget),
-        ("unfair", store::without_fair_share_the_fleet_has_the_shared_level_alone),
-        ("refused", store::refused_traffic_never_reaches_redis),
-        ("large", store::a_large_leased_limit_takes_few_calls),
-        ("breaker", store::breaker_opens_probes_and_closes),
-        ("waits", store::retry_after_is_the_longest_wait),
-        ("client", client::a_client_level_is_counted_in_the_store),
-        ("caps", in_flight::caps_of_a_global_limit_hold_on_the_node),
-    ];
-    for (name, scenario) in scenarios {
+    for (name, scenario) in with_store!(named,) {
         println!("{name}");
         let mut rig = EnvoyRig::with_store(Redis::valkey());
         let valkey = rig.store();

@@ -51,6 +51,14 @@ impl EmbeddedRedis {
         Self::with_script(SCRIPT)
     }
 
+    /// A server that has been in use for long at `now_us`, under the ordinary prefix of keys.
+    pub fn aged(now_us: u64) -> Self {
+        let mut redis = Self::new();
+        redis.set_clock(now_us);
+        redis.age("fairshare");
+        redis
+    }
+
     /// A server that runs `script` where the production script is called.
     pub fn with_script(script: &str) -> Self {
         let keyspace = Rc::new(RefCell::new(Keyspace::default()));

@@ -319,7 +319,28 @@ impl FakeWorker {
     }
 }
 
+impl Outcome {
+    /// The status of its answer; 0 where there is none yet.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Answered(reply) => reply.status,
+            Self::Passed(_) => 200,
+            Self::Waits => 0,
+        }
+    }
+}
+
+/// How many of these requests went upstream.
+pub fn passed(outcomes: &[(StreamId, Outcome)]) -> usize {
+    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Passed(_))).count()
+}
+
 impl Machine {
+    /// The time in microseconds, as a store's clock tells it.
+    pub fn now_us(&self) -> u64 {
+        self.now.as_nanos() / 1000
+    }
+
     pub fn metrics(&self) -> &BTreeMap<String, u64> {
         &self.metrics
     }

@@ -1,6 +1,12 @@
 //! What the filter does, told once for every host: real Envoys and the host of the tests' own run
 //! the same scenarios. A scenario asserts outcomes alone: statuses, headers, bodies.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    unused_macros,
+    reason = "each test binary uses its own part of this"
+)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -56,6 +62,9 @@ pub trait Rig {
     fn metric(&mut self, name: &str, labels: &[(&str, &str)]) -> u64;
 }
 
+/// What a scenario is to whoever runs it.
+pub type Scenario = fn(&mut dyn Rig);
+
 /// The scenarios that every host runs, as tests of the rig `$rig`: some need no store, some have one of
 /// their own, and some an operator who writes into it. This is the one list of them.
 macro_rules! every_scenario {
@@ -99,7 +108,20 @@ macro_rules! every_scenario {
             client::the_client_level_holds_for_everyone,
             identity::bound_credential_decides_tenant,
         );
-        $crate::scenarios::tests_of!($rig::with_redis() =>
+        $crate::scenarios::with_store!(tests_of, $rig::with_redis() =>);
+        $crate::scenarios::tests_of!(@operator $rig =>
+            mode::a_mode_in_the_store_holds_while_it_stands,
+            mode::what_is_no_mode_is_ignored,
+            mode::a_mode_ends_in_time_without_the_store,
+            mode::slots_come_back_while_it_is_off,
+        );
+    };
+}
+
+/// Those of them that a store of any kind serves, handed to another macro behind what it is to have before.
+macro_rules! with_store {
+    ($to:ident, $($before:tt)*) => {
+        $crate::scenarios::$to! { $($before)*
             in_flight::caps_of_a_global_limit_hold_on_the_node,
             store::strict_limits_are_decided_in_the_store,
             store::the_node_gives_back_what_the_store_refuses,
@@ -114,13 +136,14 @@ macro_rules! every_scenario {
             store::a_large_leased_limit_takes_few_calls,
             store::breaker_opens_probes_and_closes,
             store::retry_after_is_the_longest_wait,
-        );
-        $crate::scenarios::tests_of!(@operator $rig =>
-            mode::a_mode_in_the_store_holds_while_it_stands,
-            mode::what_is_no_mode_is_ignored,
-            mode::a_mode_ends_in_time_without_the_store,
-            mode::slots_come_back_while_it_is_off,
-        );
+        }
+    };
+}
+
+/// Scenarios with their names.
+macro_rules! named {
+    ($($module:ident :: $scenario:ident,)*) => {
+        [$((stringify!($scenario), $crate::scenarios::$module::$scenario as $crate::scenarios::Scenario)),*]
     };
 }
 
@@ -137,7 +160,7 @@ macro_rules! tests_of {
     };
 }
 
-pub(crate) use {every_scenario, tests_of};
+pub(crate) use {every_scenario, named, tests_of, with_store};
 
 /// A plugin JSON with one node limit called `dns`.
 pub fn node_limit(levels: Value) -> Value {
