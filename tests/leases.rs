@@ -13,6 +13,8 @@ mod embedded_redis;
 mod fake_host;
 mod support;
 
+use std::collections::BTreeMap;
+
 use embedded_redis::EmbeddedRedis;
 use fairshare::host::StreamId;
 use fairshare::units::Span;
@@ -270,4 +272,56 @@ fn a_refused_request_that_costs_much_loses_no_units() {
     // What others want is theirs: each of their 82 requests.
     assert!(of("spent") >= 800 && of("granted") > of("spent"), "{} units", of("spent"));
     assert_eq!(of("expired"), 0);
+}
+
+/// Goal: tenants that are invented, each of them a question of its own, make few calls, none of them waits
+/// for long, and in quiet times nobody waits for others at all.
+#[test]
+fn invented_tenants_make_few_calls() {
+    const STEP: Span = Span::from_micros(200);
+    const RTT: Span = Span::from_micros(400);
+    let plugin = json!({
+        "limits": [{"name": "fleet", "scope": "global", "on_store_error": "deny",
+                    "tenant": {"requests": 100, "window": "10s"}}],
+        "store": {"cluster": "redis", "timeout": "50ms"},
+    });
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let machine = process.machine();
+    let mut redis = EmbeddedRedis::aged(machine.borrow().now_us());
+    let (mut calls, mut questions, mut began) = (0, 0, BTreeMap::new());
+    let (mut longest, mut answered) = (Span::ZERO, 0);
+    for step in 0..5_000_u64 {
+        let now = machine.borrow().now;
+        let (stream, _) = start(&mut process, &format!("t{step}"));
+        began.insert(stream, now);
+        if step.is_multiple_of(50) {
+            process.tick();
+        }
+        redis.set_clock(machine.borrow().now_us());
+        let settled = process.run_after(RTT, &mut |body| {
+            let text = String::from_utf8_lossy(body);
+            let leases = text.matches("\r\nlease\r\n").count();
+            calls += usize::from(leases > 0);
+            questions += leases;
+            Ok(redis.exchange(body))
+        });
+        for (stream, outcome) in settled {
+            assert_eq!(outcome.status(), 200);
+            longest = longest.max(now.since(began[&stream]));
+            answered += 1;
+        }
+        process.advance(STEP);
+    }
+    println!("{calls} calls with {questions} questions, the longest wait was {longest}");
+    // 500 in a second, and eight at once; the first ones are sent again with the script.
+    assert!(calls <= 511, "{calls} calls for 5000 tenants in a second");
+    assert!(answered >= 4_980 && questions >= 4_980, "{answered} answers, {questions} questions");
+    assert!(longest <= Span::from_micros(2_800), "one waited for {longest}");
+    // Twenty milliseconds later eight come one after the other, and each of them is asked for at once.
+    process.advance(Span::from_millis(20));
+    process.run(&mut |body| Ok(redis.exchange(body)));
+    for number in 1..=8 {
+        start(&mut process, &format!("later{number}"));
+        assert_eq!(process.wake().1, number);
+    }
 }

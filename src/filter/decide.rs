@@ -118,7 +118,7 @@ impl Worker {
                     if let Err(judgements) = self.ask_node(host, &mut waiting, now) {
                         return Some(self.refused_by_node(host, waiting, judgements, now));
                     }
-                    match self.ask(host, &short, Some(stream)) {
+                    match self.ask(host, &short, Some(stream), now) {
                         Ok(()) => return self.wait(waiting),
                         Err((group, error)) => self.not_asked(host, &mut waiting, group, error),
                     }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::ended::Ended;
 use super::job::{Asker, Delivery, Job, Ticket};
 use super::key_groups::KeyGroups;
+use super::pace::Pace;
 use crate::host::{CallId, Host, StoreCall};
 use crate::policy::StorePolicy;
 use crate::store::cluster::Node;
@@ -63,6 +64,8 @@ pub(super) struct GroupCommit {
     ready: VecDeque<Delivery>,
     /// Calls that ended since the last look.
     ended: Ended,
+    /// How often leases may be asked for.
+    pub(super) pace: Pace,
     /// What is known of the store's records.
     pub(super) known: Vec<Known>,
 }

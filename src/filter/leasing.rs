@@ -5,12 +5,13 @@
 
 use std::rc::Rc;
 
+use super::group_commit::WAITING_MAX;
 use super::job::{Asker, Delivery, Unanswered};
 use super::worker::Worker;
 use crate::host::{Host, StreamId};
 use crate::map::Map;
 use crate::policy::{Charge, Policy};
-use crate::store::{Answer, Decision, LeaseTerms, StoreError};
+use crate::store::{Answer, DECISIONS_MAX, Decision, LeaseTerms, StoreError};
 use crate::units::Instant;
 
 /// Questions that wait or are under way, by what they are about.
@@ -47,12 +48,13 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         mut stream: Option<StreamId>,
+        now: Instant,
     ) -> Result<(), (usize, StoreError)> {
         let policy = Rc::clone(&self.policy);
         let mut first = None;
         for (group, charges) in policy.by_group(charges) {
             let asked = match self.groups.is_asked(group) {
-                true => self.ask_group(host, charges, stream.take()),
+                true => self.ask_group(host, charges, stream.take(), now),
                 false => Err(StoreError::GivenUp),
             };
             first.get_or_insert(asked.map_err(|error| (group, error)));
@@ -65,6 +67,7 @@ impl Worker {
         host: &mut impl Host,
         charges: &[Charge],
         stream: Option<StreamId>,
+        now: Instant,
     ) -> Result<(), StoreError> {
         if let Some(question) = self.questions.get_mut(charges) {
             // Where an earlier group cannot be asked, the request is here again at once.
@@ -73,7 +76,13 @@ impl Worker {
             }
             return Ok(());
         }
-        host.wake().map_err(|_| StoreError::Unreachable)?;
+        if self.questions.len() >= WAITING_MAX {
+            return Err(StoreError::Overloaded);
+        }
+        // Where it is too early, a request, an answer or the next tick comes when it is not.
+        if self.group.pace.allows(now) {
+            self.group.wake(host)?;
+        }
         let question = Question { waiting: stream.into_iter().collect(), sent: false };
         self.questions.insert(charges.into(), question);
         Ok(())
@@ -84,12 +93,15 @@ impl Worker {
     pub(super) fn refill(&mut self, host: &mut impl Host, charges: &[Charge], now: Instant) {
         let refillable = self.leases.refillable(charges, now);
         if !refillable.is_empty() {
-            let _ = self.ask(host, &refillable, None);
+            let _ = self.ask(host, &refillable, None, now);
         }
     }
 
-    /// Hands the questions that are new to the next call.
+    /// Hands the questions that are new to the next call, unless it is too early for another one.
     pub(super) fn queue_questions(&mut self, now: Instant) {
+        if !self.group.pace.allows(now) {
+            return;
+        }
         let deadline = now.plus(self.store_timeout());
         let mut jobs = Vec::new();
         for (charges, question) in self.questions.iter_mut().filter(|(_, question)| !question.sent)
@@ -100,6 +112,7 @@ impl Worker {
             let decision = Decision::lease(charges, wants, &self.policy);
             jobs.push((Asker::Lease(Rc::clone(charges), now), decision));
         }
+        self.group.pace.note(jobs.len().div_ceil(DECISIONS_MAX), now);
         for (asker, decision) in jobs {
             let job = self.job(asker, decision, deadline);
             self.group.add_awake(job);

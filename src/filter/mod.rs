@@ -21,6 +21,7 @@ mod leasing;
 mod metrics;
 mod mode;
 mod node_refusals;
+mod pace;
 mod probing;
 mod refusal;
 mod standing;

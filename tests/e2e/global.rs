@@ -6,7 +6,7 @@ use crate::scenarios::{by, global_limit, window};
 use crate::support::client::Connection;
 use crate::support::envoy::Envoy;
 use crate::support::process::poll_until;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, Value};
 
 /// E3: all Envoys that share a Redis share one budget.
 #[test]
@@ -164,6 +164,49 @@ fn unused_leases_return_to_others() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(left, 260);
+}
+
+/// A number of Redis's own statistics.
+fn statistic(redis: &Redis, name: &str) -> u64 {
+    let Value::Text(info) = redis.run(&["INFO", "stats"]) else { panic!("INFO is a text") };
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.expect("a statistic").trim().parse().expect("a number")
+}
+
+/// O10: clients that invent a tenant for each request, each of which the store has to be asked about, open
+/// no more connections to Redis than the page on the store says, and all of them are served.
+#[test]
+fn invented_tenants_make_few_connections() {
+    const SECONDS: u64 = 4;
+    let redis = Redis::start();
+    let settings = json!({"consistency": "leased", "on_store_error": "deny"});
+    let mut plugin = global_limit(settings, json!({"tenant": window(100, "10s")}));
+    plugin["store"]["timeout"] = json!("500ms");
+    let envoy = Envoy::builder(plugin).redis_unix(redis.socket()).workers(1).start();
+    assert_eq!(envoy.send(&by("acme")).status, 200);
+    let before = statistic(&redis, "total_connections_received");
+    let start = Instant::now();
+    let client = |number: usize| {
+        let mut connection = Connection::open(envoy.port()).expect("a connection");
+        let mut admitted = 0_u64;
+        while start.elapsed() < Duration::from_secs(SECONDS) {
+            let answer = connection.send(&by(&format!("t{number}-{admitted}")));
+            assert_eq!(answer.expect("an answer").status, 200);
+            admitted += 1;
+        }
+        admitted
+    };
+    let admitted: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..32).map(|number| scope.spawn(move || client(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
+    });
+    let connections = statistic(&redis, "total_connections_received") - before;
+    let counted = redis.keys().len();
+    println!("{admitted} tenants in {SECONDS} s, {connections} connections to Redis");
+    // Those for what goes back, for polls and for the mode.
+    let others = SECONDS * (10 + 7 + 1);
+    assert!(connections <= 8 + 500 * SECONDS + others, "{connections} for {admitted} tenants");
+    assert!(admitted > 500 * SECONDS && counted > 500 * 4, "{admitted} tenants, {counted} keys");
 }
 
 /// RED-6, C3: a store that hangs delays a few requests by its timeout and then nobody, and within a
