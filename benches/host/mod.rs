@@ -117,7 +117,7 @@ impl Bench {
         let headers = HeaderMap::new(headers);
         let step = self.worker.on_request(&mut self.host, stream, headers, self.now);
         let _ = std::hint::black_box(self.worker.on_response(stream));
-        self.worker.on_end(&mut self.host, stream, self.now);
+        self.worker.on_end(&mut self.host, stream, || self.now);
         step == Step::Continue
     }
 }

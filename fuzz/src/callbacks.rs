@@ -200,7 +200,7 @@ impl Run {
     fn end(&mut self, stream: StreamId) {
         self.alive.retain(|alive| *alive != stream);
         self.machine.paused.remove(&stream);
-        self.worker.on_end(&mut self.machine, stream, self.now);
+        self.worker.on_end(&mut self.machine, stream, || self.now);
     }
 
     fn wake(&mut self) {

@@ -23,7 +23,7 @@ impl Worker {
         if let Some(remembered) = self.node_refusals.find(charges, now) {
             let reply = remembered.reply(&self.policy, request.grpc);
             let refusal = Rc::clone(&remembered.refusal);
-            self.release(host, request.shadow_slots, now);
+            self.release(host, request.shadow_slots, || now);
             self.count_refusal(host, &refusal);
             return Step::Reply(reply);
         }

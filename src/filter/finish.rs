@@ -25,7 +25,7 @@ impl Worker {
         match settled {
             Settled::Admitted(admission) => self.admit(host, request, admission),
             Settled::Refused(refusal) => {
-                self.release(host, request.shadow_slots, now);
+                self.release(host, request.shadow_slots, || now);
                 self.refuse(host, &refusal, request.grpc)
             }
         }
@@ -55,7 +55,12 @@ impl Worker {
     }
 
     /// Gives back slots of requests in flight.
-    pub(super) fn release(&mut self, host: &mut impl Host, slots: Vec<Judgement>, now: Instant) {
+    pub(super) fn release(
+        &mut self,
+        host: &mut impl Host,
+        slots: Vec<Judgement>,
+        now: impl FnOnce() -> Instant,
+    ) {
         let mut at_once = Vec::new();
         for Judgement { charge, verdict } in slots {
             if !self.node.refund_later(&charge, &verdict) {
@@ -63,7 +68,7 @@ impl Worker {
             }
         }
         if !at_once.is_empty() {
-            self.node.release(host, &at_once, now);
+            self.node.release(host, &at_once, now());
         }
     }
 

@@ -194,18 +194,19 @@ impl Worker {
         Some(&self.fields)
     }
 
-    /// Whether the end of a request is still awaited. No other one needs [`on_end`](Self::on_end).
-    #[must_use]
-    pub fn awaits_end(&self, stream: StreamId) -> bool {
-        self.streams.contains_key(&stream)
-    }
-
-    /// The request is over, in whatever way.
-    pub fn on_end(&mut self, host: &mut impl Host, stream: StreamId, now: Instant) {
+    /// The request is over, in whatever way. Few ends need to know the time, which costs a call of the
+    /// host.
+    pub fn on_end(
+        &mut self,
+        host: &mut impl Host,
+        stream: StreamId,
+        now: impl FnOnce() -> Instant,
+    ) {
         match self.streams.remove(&stream) {
             Some(Stream::Waiting(waiting)) => {
+                let now = now();
                 self.give_back(host, &waiting, now);
-                self.release(host, waiting.request.shadow_slots, now);
+                self.release(host, waiting.request.shadow_slots, || now);
                 host.count(self.metrics.errored(), 1);
             }
             Some(Stream::Admitted { slots, .. }) => self.release(host, slots, now),

@@ -131,17 +131,16 @@ impl Vm {
     /// The host deletes a context. It does so with every request, however that ended, so this is the
     /// one place where a request is let go.
     pub(super) fn delete(&mut self, context: u32) {
-        if let Some(Plugin { worker, host }) = self.plugin_of(context)
-            && worker.awaits_end(StreamId(context))
-        {
-            worker.on_end(host, StreamId(context), now());
-        }
-        if self.streams.remove(&context).is_none() {
-            if let Some(Plugin { host, .. }) = self.plugin(context) {
-                host.tell_counts();
+        if let Some(root) = self.streams.remove(&context) {
+            if let Some(Plugin { worker, host }) = self.plugin(root) {
+                worker.on_end(host, StreamId(context), now);
             }
-            self.plugins.retain(|(root, _)| *root != context);
+            return;
         }
+        if let Some(Plugin { host, .. }) = self.plugin(context) {
+            host.tell_counts();
+        }
+        self.plugins.retain(|(root, _)| *root != context);
     }
 
     fn plugin_of(&mut self, stream: u32) -> Option<&mut Plugin> {

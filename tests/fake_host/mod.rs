@@ -282,7 +282,7 @@ impl Process {
     pub fn end(&mut self, stream: StreamId) {
         let now = self.machine.borrow().now;
         for FakeWorker { worker, host } in self.workers.iter_mut().chain(&mut self.draining) {
-            worker.on_end(host, stream, now);
+            worker.on_end(host, stream, || now);
         }
     }
 

@@ -338,7 +338,7 @@ impl<'a> World<'a> {
         if self.sabotage == Sabotage::LostEnds && self.rng.in_thousand(100) {
             return;
         }
-        self.callback(member, |worker, host, now| worker.on_end(host, stream(number), now));
+        self.callback(member, |worker, host, now| worker.on_end(host, stream(number), || now));
     }
 
     fn tick(&mut self, number: usize) {

@@ -11,7 +11,7 @@ fn proxy(document: &str) -> Proxy {
     let mut machine = Machine::new(document);
     machine.request_headers = header_map(&[
         (b":method", b"GET"),
-        (b":path", b"/"),
+        (b":path", b"/dns/lookup"),
         (b"x-tenant-id", b"acme"),
         (b"x-api-key", b"key"),
     ]);
@@ -73,6 +73,22 @@ fn requests_that_spend_what_was_drawn() {
     let (reads, writes) = (count("proxy_get_shared_data"), count("proxy_set_shared_data"));
     assert!(reads <= REQUESTS / 10 && writes <= REQUESTS / 10, "{reads} reads, {writes} writes");
     assert!(count("proxy_increment_metric") <= 1, "5 ms are counted together");
+}
+
+/// Slots that are taken and given back in the worker's memory need neither the node's store nor a second
+/// look at the clock.
+#[test]
+fn a_request_that_takes_slots_and_what_was_drawn() {
+    let mut proxy = proxy(documents::FULL);
+    for _ in 0..300 {
+        proxy.vm.machine_mut().now += 20_000;
+        one(&mut proxy);
+    }
+    let (fate, calls) = one(&mut proxy);
+    assert_eq!(fate, Fate::Passed);
+    let expected =
+        ["1 clock_time_get", "2 proxy_add_header_map_value", "1 proxy_get_header_map_pairs"];
+    assert_eq!(lines(&calls), expected);
 }
 
 #[test]
