@@ -204,6 +204,44 @@ fn bad_config_names_path_value_rule_and_fix() {
     assert!(failure.log.contains("limits[0].windw"), "{}", failure.log);
 }
 
+/// A limit of which leases can admit less than nine tenths is taken, and the log says which, as
+/// `fairshare check` does. Of one that is decided strictly, or of which they can, it says nothing.
+#[test]
+fn the_log_names_limits_that_are_poor_to_lease() {
+    let limit = |name: &str, consistency: &str, level: Value| json!({"name": name, "scope": "global", "consistency": consistency, "tenant": level});
+    let plugin = json!({
+        "limits": [
+            limit("short", "leased", window(100, "200ms")),
+            limit("strict", "strict", window(100, "200ms")),
+            limit("tight", "leased", json!({"rate": 1000, "per": "1s", "burst": 20})),
+            limit("long", "leased", window(100, "1s")),
+        ],
+        "overrides": {"acme": {"long": {"tenant": window(10, "50ms")}}},
+        "store": {"cluster": "fairshare_redis"},
+    });
+    let redis = Redis::start();
+    let envoy = Envoy::builder(plugin).redis_unix(redis.socket()).start();
+    let log = envoy.log();
+    let warnings = log.lines().filter_map(|line| line.split_once("fairshare: limit "));
+    let mut warnings: Vec<&str> = warnings.map(|(_, warning)| warning).collect();
+    warnings.sort_unstable();
+    warnings.dedup();
+    let advice = |limit: &str, level: &str, percent: u64| {
+        format!(
+            "{limit}: of {level}, leases admit less than {percent}%; \"consistency\": \"strict\" admits all"
+        )
+    };
+    assert_eq!(
+        warnings,
+        [
+            advice("long", "10 requests in any 50ms", 46),
+            advice("short", "100 requests in any 200ms", 77),
+            advice("tight", "1000 requests per 1s, burst 20", 33),
+        ],
+        "{log}"
+    );
+}
+
 /// O3: the access log tells a refusal by its code.
 #[test]
 fn the_access_log_names_the_refusal() {

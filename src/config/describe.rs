@@ -1,18 +1,15 @@
 //! What was understood of a document, in plain words and with every default spelt out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
+use super::advice::poor_leases;
 use crate::limiter::{Quota, WindowQuota};
 use crate::policy::{
     AuthFailures, Consistency, CredentialSource, HeaderPolicy, IdentityPolicy, LEVELS, Levels,
     Limit, Matcher, Missing, MissingCredential, Mode, OnStateLoss, OnStoreError, Policy,
     RateLimitHeaders, Scope, StorePolicy, TenantSource, Topology,
 };
-use crate::store::LeaseTerms;
-
-/// A level of which leases can admit less is better decided strictly.
-const POOR_LEASE_PPM: u64 = 900_000;
 
 /// The policy in plain words, several lines of them. Shows no secret.
 #[must_use]
@@ -170,8 +167,9 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
             Consistency::Strict => "strict, each request in the store",
         };
         writeln!(text, "  decided: {decided}")?;
-        if limit.consistency == Consistency::Leased {
-            write_poor_leases(text, limit)?;
+        let poor: BTreeSet<String> = poor_leases(limit).iter().map(ToString::to_string).collect();
+        for line in poor {
+            writeln!(text, "    advice: {line}")?;
         }
         writeln!(text, "  store out of reach: {}", on_store_error(limit.on_store_error))?;
         let lost = match limit.on_state_loss {
@@ -185,24 +183,6 @@ fn write_limit(text: &mut String, limit: &Limit) -> fmt::Result {
         false => "enforce",
     };
     writeln!(text, "  mode: {mode}")
-}
-
-/// The levels of which leases leave much unused.
-fn write_poor_leases(text: &mut String, limit: &Limit) -> fmt::Result {
-    let all = std::iter::once(&limit.levels).chain(limit.overrides.values());
-    let quotas = all.flat_map(|levels| LEVELS.into_iter().filter_map(|level| levels.get(level)));
-    let shares: BTreeMap<String, u64> = quotas
-        .map(|quota| (allowance(&quota), LeaseTerms::of(&quota, limit.cost).share_ppm(&quota)))
-        .filter(|(_, ppm)| *ppm < POOR_LEASE_PPM)
-        .collect();
-    for (allowance, ppm) in shares {
-        writeln!(
-            text,
-            "    advice: of {allowance}, leases admit {} at most; \"consistency\": \"strict\" admits all",
-            percent(ppm)
-        )?;
-    }
-    Ok(())
 }
 
 fn write_levels(text: &mut String, start: &str, levels: &Levels) -> fmt::Result {

@@ -14,6 +14,7 @@
 //! );
 //! ```
 
+mod advice;
 mod auth_failures;
 mod bindings;
 mod describe;
@@ -34,6 +35,7 @@ mod quota;
 mod reader;
 mod store;
 
+pub use advice::poor_leases;
 pub use describe::describe;
 pub use document::MAX_DOCUMENT_BYTES;
 pub use error::{ConfigError, MAX_ERRORS, render_errors};

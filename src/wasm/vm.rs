@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use log::error;
+use log::{error, warn};
 use proxy_wasm::types::{Action, BufferType, MapType};
 
 use super::abi;
@@ -64,6 +64,11 @@ impl Vm {
                 return false;
             }
         };
+        for limit in &policy.limits {
+            if let Some(poor) = config::poor_leases(limit).first() {
+                warn!("fairshare: limit {}: {poor}", limit.name);
+            }
+        }
         if let Some((_, plugin)) = self.plugins.iter_mut().find(|(known, _)| *known == root) {
             *plugin = Some(Plugin::new(policy));
         }
