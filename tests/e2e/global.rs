@@ -147,6 +147,39 @@ fn global_window_is_never_exceeded_in_any_interval() {
     }
 }
 
+/// Each worker leases for itself. However many of them there are, with demand at each that never lets up,
+/// no interval holds more than the limit, and nine tenths of it are admitted.
+#[test]
+fn leases_of_many_workers_add_up_to_the_limit() {
+    const SECONDS: u64 = 6;
+    let balanced =
+        "name: fairshare\n    connection_balance_config: {exact_balance: {}}\n    address:";
+    for (limit, workers) in [(600, [2, 2]), (600, [4, 2]), (100, [4, 2])] {
+        let redis = Redis::start();
+        let settings = json!({"consistency": "leased", "on_store_error": "deny"});
+        let levels = json!({"shared": window(limit, "2s"), "tenant": window(limit, "2s")});
+        let plugin = global_limit(settings, levels);
+        let envoys = workers.map(|workers| {
+            let builder = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(workers);
+            builder.replacing("name: fairshare\n    address:", balanced).start()
+        });
+        let admitted = admissions(&envoys, 16, Duration::from_secs(SECONDS));
+        let worst = worst_window(&admitted, Duration::from_secs(2));
+        let total = admitted.len();
+        println!("{workers:?}: {total} admitted in {SECONDS} s, worst interval {worst} of {limit}");
+        for (envoy, workers) in envoys.iter().zip(workers) {
+            for worker in 0..workers {
+                let name = format!("listener.127.0.0.1_0.worker_{worker}.downstream_cx_total");
+                assert!(envoy.stat(&name) > 0, "worker {worker} of {workers} had no clients");
+            }
+        }
+        let limit = usize::try_from(limit).expect("a small number");
+        assert!(worst <= limit, "{workers:?}: {worst} in one window of {limit}");
+        let due = limit * 3 * 9 / 10;
+        assert!(total >= due, "{workers:?}: only {total} of {limit} in each window");
+    }
+}
+
 /// What one Envoy does not spend goes to the other one when demand moves.
 #[test]
 fn unused_leases_return_to_others() {
