@@ -95,6 +95,31 @@ fn asked_in_vain(process: &mut Process) -> usize {
     asked
 }
 
+/// However far away its expiry is, a switch ends a day after the store was last heard of; while the store
+/// answers, it stands for as long as it does there.
+#[test]
+fn a_mode_outlives_the_store_for_a_day_at_most() {
+    const HOUR: u32 = 3600 * SECOND;
+    let redis = Redis::start();
+    let mut process = process(&plugin("single"), 1);
+    redis.run(&["SET", "{fairshare}:1:mode", "off by=me at=now", "EX", "315360000"]);
+    let mut pass = |tenths: u32, is_away: bool| {
+        for _ in 0..tenths {
+            tenth(&mut process);
+            process.run(&mut |body| match is_away {
+                true => Err(StoreError::Unreachable),
+                false => Ok(redis.exchange(body)),
+            });
+        }
+        process.metric("fairshare_mode")
+    };
+    assert_eq!(pass(10 * SECOND, false), 0);
+    // The last answer is three seconds old at most.
+    assert_eq!(pass(24 * HOUR - 4 * SECOND, true), 0, "it has ended too early");
+    assert_eq!(pass(5 * SECOND, true), 2, "it has not ended");
+    assert_eq!(pass(10 * SECOND, false), 0, "it holds again");
+}
+
 /// A store that is away is no reason to ask it more and more often.
 #[test]
 fn a_node_asks_twice_a_second_at_most_while_nobody_answers() {

@@ -14,6 +14,10 @@ use crate::units::Span;
 /// The longest text that is followed.
 pub const TEXT_BYTES_MAX: usize = 256;
 
+/// The longest time for which a word stands that is not heard again: so long after the store has gone, no
+/// switch is in force any more, however far away its expiry is.
+const STANDS_MAX: Span = Span::from_secs(24 * 3600);
+
 /// What the store says about the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
@@ -77,7 +81,7 @@ pub fn decode<'a>(policy: &StorePolicy, body: &'a [u8]) -> Result<(&'a [u8], Spa
         Reply::Integer(millis) if reader.is_at_end() => Ok(match (millis, u64::try_from(millis)) {
             // It has expired between the two questions.
             (-2, _) => (&[], Span::ZERO),
-            (_, millis) => (text, Span::from_millis(millis.unwrap_or(0))),
+            (_, millis) => (text, Span::from_millis(millis.unwrap_or(0)).min(STANDS_MAX)),
         }),
         Reply::Error(line) => Err(StoreError::of_reply(line)),
         _ => Err(StoreError::Malformed),
@@ -166,6 +170,14 @@ mod tests {
         ] {
             let (replies, left) = (bulk(text.as_bytes(), ":59999"), Span::from_millis(59_999));
             assert_eq!(read(&replies), Ok((Word::Set(mode, text), left)));
+        }
+    }
+
+    #[test]
+    fn a_mode_stands_for_a_day_at_most() {
+        for left in [":86400000", ":86400001", ":9223372036854775807"] {
+            let replies = bulk(WORD.as_bytes(), left);
+            assert_eq!(read(&replies).unwrap().1, Span::from_secs(86_400), "{left}");
         }
     }
 
