@@ -158,7 +158,7 @@ fairshare() {
 # === configuration ===
 
 # fill_in PLUGIN_JSON_FILE [CLUSTER_FILE]: prints envoy.yaml with its names replaced by the variables so
-# called, and with the cluster "redis" of another file in place of its own.
+# called, and with the clusters of another file in place of its own of these names.
 fill_in() {
   local yaml plugin name value
   yaml=$(<envoy/envoy.yaml)
@@ -174,11 +174,13 @@ fill_in() {
   printf '%s\n' "$yaml"
 }
 
-# with_cluster_of FILE: envoy.yaml without its own cluster "redis" and with that of the file.
+# with_cluster_of FILE: envoy.yaml without those of its clusters that the file has, and with the file's.
 with_cluster_of() {
-  awk 'NR == FNR && /^  - name: redis$/ { own = 1; next }
-    NR == FNR && own && /^(    |$)/ { next }
-    { own = 0; print }' envoy/envoy.yaml "$1"
+  awk 'NR == FNR { if (/^  - name: /) own[$0]; next }
+    $0 in own { inside = 1; next }
+    inside && /^(    |$)/ { next }
+    { inside = 0; print }' "$1" envoy/envoy.yaml
+  cat "$1"
 }
 
 # Standard input as a YAML string in double quotes.

@@ -19,15 +19,15 @@ use crate::support::redis::{Redis, Value as Reply};
 const PAGE: &str = "docs/redis.md";
 
 /// The one that the page has.
-const PASSWORD: &str = "a long password";
+pub(crate) const PASSWORD: &str = "a long password";
 
 /// Certificates of an authority of the test's own, made by openssl.
-struct Authority {
+pub(crate) struct Authority {
     directory: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = TempDir::new("certificates");
         // Nothing of the machine's own configuration.
         let config = "[req]\ndistinguished_name = name\n[name]\n";
@@ -38,12 +38,12 @@ impl Authority {
     }
 
     /// The authority's own certificate.
-    fn certificate(&self) -> PathBuf {
+    pub(crate) fn certificate(&self) -> PathBuf {
         self.directory.file("ca.crt")
     }
 
     /// A signed certificate for the host `name`, and its key.
-    fn sign(&self, name: &str) -> [String; 2] {
+    pub(crate) fn sign(&self, name: &str) -> [String; 2] {
         let (ca, ca_key) =
             (text(&self.directory.file("ca.crt")), text(&self.directory.file("ca.key")));
         let host = format!("subjectAltName=DNS:{name}");
@@ -63,7 +63,7 @@ impl Authority {
     }
 }
 
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }
 

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use fairshare::store::slot;
 use serde_json::{Value, json};
 
+use crate::backends::{Authority, PASSWORD, text};
 use crate::global::worst_window;
 use crate::scenarios::window;
 use crate::support::client::{Connection, Request};
 use crate::support::envoy::Envoy;
+use crate::support::page;
 use crate::support::process::poll_until;
 use crate::support::redis_cluster::RedisCluster;
 
@@ -168,4 +170,90 @@ fn redis_cluster_follows_moved_and_failover() {
         println!("{result}: {counts:?}");
         assert!(counts.iter().sum::<u64>() > 0, "no {result}");
     }
+}
+
+/// What the page says about the user, on every node. Nobody else gets in but the test itself.
+fn restrict(cluster: &mut RedisCluster) {
+    let words = page::command("docs/redis-cluster.md", "redis-cli ACL SETUSER fairshare");
+    let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+    for node in 0..6 {
+        cluster.ok(node, &words);
+        cluster.ok(node, &["ACL", "SETUSER", "default", "off"]);
+    }
+    cluster.log_in("tester", "t3ster");
+}
+
+/// A cluster that speaks nothing but TLS, between its nodes too, whose certificates bear this name.
+fn start_with_tls(authority: &Authority, name: &str) -> RedisCluster {
+    let [certificate, key] = authority.sign(name);
+    let ca = text(&authority.certificate());
+    let tester = ["--user", "tester", "on", ">t3ster", "~*", "&*", "+@all"];
+    let files =
+        ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let among = ["--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"];
+    let replicas = ["--masteruser", "tester", "--masterauth", "t3ster"];
+    let arguments = [&tester[..], &files, &among, &replicas].concat();
+    RedisCluster::with(1_000, "--tls-port", &arguments)
+}
+
+/// Goal: over TLS and as the user of the page, limits on every shard hold, also while one fails over; a
+/// certificate for another name and a wrong password are told apart, and admit nobody.
+#[test]
+fn redis_cluster_with_tls_and_acl() {
+    const NAME: &str = "redis.example";
+    let authority = Authority::new();
+    let mut cluster = start_with_tls(&authority, NAME);
+    restrict(&mut cluster);
+    let names = limits_on_each_shard();
+    let ports = [5, 1].map(|node| cluster.address(node).port().to_string());
+    let ca = text(&authority.certificate());
+    let start = |name: &str, password: &str| {
+        let mut plugin = plugin(&names);
+        plugin["store"]["username"] = json!("fairshare");
+        plugin["store"]["password"] = json!(password);
+        let values = [
+            ("HOST_1", "127.0.0.1"),
+            ("PORT_1", &*ports[0]),
+            ("HOST_2", "127.0.0.1"),
+            ("PORT_2", &*ports[1]),
+            ("HOST", name),
+            ("CA", &ca),
+        ];
+        Envoy::builder(&plugin).redis_by("cluster-tls.yaml", &values).start()
+    };
+    let envoys = [start(NAME, PASSWORD), start(NAME, PASSWORD)];
+    let (admitted, recovered) = under_traffic(&names, &envoys, || {
+        wait(2.0);
+        cluster.kill(0);
+        assert!(poll_until(SOON, || cluster.serves(3).then_some(())).is_some());
+        let recovered = Instant::now();
+        wait(4.0);
+        recovered
+    });
+    for name in &names {
+        let all = &admitted[name];
+        let worst = worst_window(all, Duration::from_secs(1));
+        let (before, after): (Admissions, Admissions) =
+            all.iter().copied().partition(|(_, got)| *got < recovered);
+        println!("{name}: {} before, {} after, worst second {worst}", before.len(), after.len());
+        assert!(worst <= 100, "{name}: {worst} in one second");
+        assert!(before.len() >= 100 && after.len() >= 200, "{name}: its shard is not asked");
+    }
+    for envoy in &envoys {
+        assert!(envoy.stat("cluster.redis_nodes.ssl.handshake") > 0);
+        assert!(envoy.stat("cluster.redis_nodes.ssl.session_reused") > 0);
+        let texts = [envoy.log(), envoy.stats(), envoy.prometheus()];
+        assert!(texts.iter().all(|text| !text.contains(PASSWORD)));
+    }
+    let statuses = |envoy: &Envoy| {
+        let send = |name| envoy.send(&Request::get(&format!("/{name}")).tenant("other")).status;
+        names.each_ref().map(send)
+    };
+    let other = start("other.example", PASSWORD);
+    assert_eq!(statuses(&other), [503; 3]);
+    assert!(other.stat("cluster.redis.ssl.fail_verify_san") > 0);
+    let stranger = start(NAME, "not the password");
+    assert_eq!(statuses(&stranger), [503; 3]);
+    assert!(stranger.metric("fairshare_store_calls", &[("result", "wrong_pass")]) > 0);
+    assert_eq!(statuses(&envoys[0]), [200; 3]);
 }

@@ -31,9 +31,16 @@ struct Node {
 impl RedisCluster {
     /// Starts one whose nodes give each other up after this many milliseconds.
     pub fn start(node_timeout_ms: u32) -> Self {
+        Self::with(node_timeout_ms, "--port", &[])
+    }
+
+    /// Starts one whose nodes have further arguments, and their ports from this one.
+    pub fn with(node_timeout_ms: u32, port_option: &str, arguments: &[&str]) -> Self {
         let ports: Vec<[u16; 2]> = (0..2 * SHARDS).map(|_| [free_port(), free_port()]).collect();
-        let nodes: Vec<Node> =
-            ports.iter().map(|ports| Node::start(*ports, node_timeout_ms)).collect();
+        let nodes: Vec<Node> = ports
+            .iter()
+            .map(|ports| Node::start(*ports, node_timeout_ms, port_option, arguments))
+            .collect();
         for (number, node) in nodes.iter().enumerate() {
             node.ok(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
@@ -99,6 +106,13 @@ impl RedisCluster {
         self.is_primary(node) && self.node(node).info("cluster_state") == "ok"
     }
 
+    /// From now on [`run`](Self::run) logs in first.
+    pub fn log_in(&mut self, user: &str, password: &str) {
+        for node in self.nodes.iter_mut().flatten() {
+            node.server.log_in(user, password);
+        }
+    }
+
     /// Kills a node in its tracks.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node] = None;
@@ -136,26 +150,33 @@ impl RedisCluster {
 // === impl Node ===
 
 impl Node {
-    fn start([port, bus]: [u16; 2], node_timeout_ms: u32) -> Self {
+    fn start(
+        [port, bus]: [u16; 2],
+        node_timeout_ms: u32,
+        port_option: &str,
+        arguments: &[&str],
+    ) -> Self {
         let [port_text, bus] = [port, bus].map(|port| port.to_string());
-        let server = Redis::with(&[
+        let timeout = node_timeout_ms.to_string();
+        let own = [
             "--bind",
             "127.0.0.1",
-            "--port",
+            port_option,
             &port_text,
             "--cluster-enabled",
             "yes",
             "--cluster-port",
             &bus,
             "--cluster-node-timeout",
-            &node_timeout_ms.to_string(),
+            &timeout,
             "--cluster-require-full-coverage",
             "no",
             "--cluster-replica-validity-factor",
             "0",
             "--repl-diskless-sync-delay",
             "0",
-        ]);
+        ];
+        let server = Redis::with(&[&own[..], arguments].concat());
         let id = text(&server.run(&["CLUSTER", "MYID"]));
         Self { server, port, id }
     }

@@ -80,9 +80,11 @@ impl Values<'_> {
                 replace(bootstrap, "${FAIRSHARE_REDIS_SOCKET}", &text(socket));
             }
             Some(RedisAddress::By { file, values }) => {
-                cut_item(bootstrap, "redis");
                 let path = repository().join("envoy/redis").join(file);
                 let mut cluster = fs::read_to_string(path).expect("a cluster redis");
+                for name in cluster.lines().filter_map(|line| line.strip_prefix("  - name: ")) {
+                    cut_item(bootstrap, name);
+                }
                 for (name, value) in values {
                     replace(&mut cluster, &format!("${{FAIRSHARE_REDIS_{name}}}"), value);
                 }
