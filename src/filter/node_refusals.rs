@@ -12,6 +12,7 @@ use super::judgement::Judgement;
 use super::{Refusal, Reply};
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, LevelKey, Policy};
+use crate::store::sweep::Sweep;
 use crate::units::{Instant, Span};
 
 /// The longest time for which a level is not asked again.
@@ -22,7 +23,10 @@ const REFUSALS_MAX: usize = 512;
 
 /// The latest refusals, by the last one of the levels that the request was to be charged to.
 #[derive(Debug)]
-pub(super) struct NodeRefusals(Map<LevelKey, Remembered>);
+pub(super) struct NodeRefusals {
+    refusals: Map<LevelKey, Remembered>,
+    sweep: Sweep,
+}
 
 /// What a level has said.
 #[derive(Debug)]
@@ -35,16 +39,16 @@ pub(super) struct Remembered {
 }
 
 impl NodeRefusals {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seeded(seed))
+    pub(super) fn new(seed: u64) -> Self {
+        Self { refusals: seeded(seed), sweep: Sweep::default() }
     }
 
     /// What was said to a request that was to be charged to the same levels.
     pub(super) fn find(&mut self, charges: &[Charge], now: Instant) -> Option<&mut Remembered> {
-        if self.0.is_empty() {
+        if self.refusals.is_empty() {
             return None;
         }
-        let remembered = self.0.get_mut(&LevelKey::of(charges.last()?))?;
+        let remembered = self.refusals.get_mut(&LevelKey::of(charges.last()?))?;
         let is_same = remembered.levels.iter().copied().eq(charges.iter().map(LevelKey::of));
         (is_same && now < remembered.until).then_some(remembered)
     }
@@ -63,17 +67,19 @@ impl NodeRefusals {
         else {
             return;
         };
-        if self.0.len() >= REFUSALS_MAX {
-            self.0.retain(|_, remembered| now < remembered.until);
+        let key = LevelKey::of(last);
+        let is_full = self.refusals.len() >= REFUSALS_MAX;
+        if is_full && self.sweep.is_due(now) {
+            self.refusals.retain(|_, remembered| now < remembered.until);
         }
-        if self.0.len() < REFUSALS_MAX {
+        if self.refusals.len() < REFUSALS_MAX || self.refusals.contains_key(&key) {
             let remembered = Remembered {
                 until: now.plus(verdict.retry_after.min(KEPT_FOR)),
                 levels: charges.iter().map(LevelKey::of).collect(),
                 refusal: Rc::clone(refusal),
                 replies: [None, None],
             };
-            self.0.insert(LevelKey::of(last), remembered);
+            self.refusals.insert(key, remembered);
         }
     }
 }
@@ -167,11 +173,11 @@ mod tests {
             let (judgement, refusal) = refused(number, WINDOW, Span::from_secs(1));
             refusals.remember(&[judgement.charge], &judgement, &refusal, T);
         }
-        assert_eq!(refusals.0.len(), REFUSALS_MAX);
+        assert_eq!(refusals.refusals.len(), REFUSALS_MAX);
         let (judgement, refusal) = refused(REFUSALS_MAX + 20, WINDOW, Span::from_secs(1));
         let later = T.plus(KEPT_FOR);
         refusals.remember(&[judgement.charge], &judgement, &refusal, later);
         assert!(remembers(&mut refusals, &judgement, later));
-        assert_eq!(refusals.0.len(), 1);
+        assert_eq!(refusals.refusals.len(), 1);
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! What is not spent goes back with the next draw, or soon by itself.
 
+use super::sweep::Sweep;
 use crate::limiter::{GcraQuota, Quota, Verdict, WindowQuota};
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, LevelKey};
@@ -46,7 +47,10 @@ struct Terms {
 
 /// What one worker has drawn.
 #[derive(Debug)]
-pub(super) struct Drawn(Map<LevelKey, Draw>);
+pub(super) struct Drawn {
+    draws: Map<LevelKey, Draw>,
+    sweep: Sweep,
+}
 
 /// What was drawn of one level of one subject.
 #[derive(Debug)]
@@ -114,13 +118,13 @@ impl Order {
 }
 
 impl Drawn {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seeded(seed))
+    pub(super) fn new(seed: u64) -> Self {
+        Self { draws: seeded(seed), sweep: Sweep::default() }
     }
 
     /// Spends the charge's units. Says what is left; none, and nothing is spent, where there are not enough.
     pub(super) fn spend(&mut self, charge: &Charge, now: Instant) -> Option<Verdict> {
-        let draw = self.0.get_mut(&LevelKey::of(charge))?;
+        let draw = self.draws.get_mut(&LevelKey::of(charge))?;
         if now < draw.charged_at || draw.until <= now {
             return None;
         }
@@ -131,7 +135,7 @@ impl Drawn {
 
     /// Gives back what [`spend`](Self::spend) has just spent.
     pub(super) fn unspend(&mut self, charge: &Charge) {
-        if let Some(draw) = self.0.get_mut(&LevelKey::of(charge)) {
+        if let Some(draw) = self.draws.get_mut(&LevelKey::of(charge)) {
             draw.units = draw.units.saturating_add(charge.cost);
         }
     }
@@ -139,7 +143,7 @@ impl Drawn {
     /// What to ask of the node together with the charge's own units: twice as much as the last time
     /// where that was spent before its time was over, else as much as was needed.
     pub(super) fn order(&self, charge: &Charge, now: Instant) -> Order {
-        let Some(draw) = self.0.get(&LevelKey::of(charge)) else { return Order::default() };
+        let Some(draw) = self.draws.get(&LevelKey::of(charge)) else { return Order::default() };
         let spent = draw.size.saturating_sub(draw.units);
         let wanted = match Terms::of(&charge.quota) {
             Some(_) if now < draw.until => spent.saturating_mul(2),
@@ -162,9 +166,11 @@ impl Drawn {
     ) {
         let Some(Terms { life, .. }) = Terms::of(&charge.quota) else { return };
         let key = LevelKey::of(charge);
-        if self.0.len() >= TABLE_MAX && !self.0.contains_key(&key) {
-            self.0.retain(|_, draw| draw.units > 0 || now < draw.until);
-            if self.0.len() >= TABLE_MAX {
+        if self.draws.len() >= TABLE_MAX && !self.draws.contains_key(&key) {
+            if self.sweep.is_due(now) {
+                self.draws.retain(|_, draw| draw.units > 0 || now < draw.until);
+            }
+            if self.draws.len() >= TABLE_MAX {
                 return;
             }
         }
@@ -176,13 +182,13 @@ impl Drawn {
             told: Verdict { remaining: told.remaining.saturating_sub(ahead), ..*told },
             quota: enforced.quota,
         };
-        self.0.insert(key, draw);
+        self.draws.insert(key, draw);
     }
 
     /// Charges that stand for units that nobody will spend, each with where those stand. They are
     /// taken to have gone back.
     pub(super) fn leftovers(&mut self, now: Instant) -> Vec<(Charge, Instant)> {
-        let over = self.0.iter_mut().filter(|(_, draw)| draw.units > 0 && draw.until <= now);
+        let over = self.draws.iter_mut().filter(|(_, draw)| draw.units > 0 && draw.until <= now);
         let back = |(LevelKey { id, level, subject }, draw): (&LevelKey, &mut Draw)| {
             let cost = std::mem::take(&mut draw.units);
             let (id, level, subject, quota) = (*id, *level, *subject, draw.quota);

@@ -9,8 +9,8 @@ use crate::policy::{Charge, LevelKey};
 use crate::units::{Instant, Span};
 
 /// The most leases that a worker holds: about 12 MiB, as the table doubles its room when it grows and
-/// a lease keeps up to four parcels. Beyond it one is given up, with its units: of
-/// [`CANDIDATES`] the one that was neither asked for nor used for the longest time.
+/// a lease keeps up to four parcels. Where it is full, one of [`CANDIDATES`] each is given up with its units:
+/// the one that was neither asked for nor used for the longest time.
 const LEASES_MAX: usize = 16_384;
 const CANDIDATES: usize = 8;
 
@@ -237,16 +237,25 @@ impl Leases {
         std::mem::take(&mut self.events)
     }
 
+    /// Gives up an eighth of all leases. Whoever finds no room looks through the whole table, so this makes
+    /// room for the next two thousand.
+    fn make_room(&mut self) {
+        let mut victims = Vec::with_capacity(LEASES_MAX.div_ceil(CANDIDATES));
+        let mut leases = self.table.iter();
+        let touched_at = |(_, held): &(&LevelKey, &Held)| held.lease.touched_at();
+        while let Some((victim, _)) = leases.by_ref().take(CANDIDATES).min_by_key(touched_at) {
+            victims.push(*victim);
+        }
+        for victim in victims {
+            let units = self.table.remove(&victim).map_or(0, |held| held.lease.all_units());
+            self.events.expired = self.events.expired.saturating_add(units);
+        }
+    }
+
     fn lease(&mut self, charge: &Charge) -> &mut Lease {
         let key = LevelKey::of(charge);
         if self.table.len() >= LEASES_MAX && !self.table.contains_key(&key) {
-            let start = self.turn.checked_rem(self.table.len()).unwrap_or(0);
-            let candidates = self.table.iter().skip(start).take(CANDIDATES);
-            let victim = candidates.min_by_key(|(_, held)| held.lease.touched_at());
-            let victim = victim.map(|(key, _)| *key);
-            let lost = victim.and_then(|victim| self.table.remove(&victim));
-            let units = lost.map_or(0, |held| held.lease.all_units());
-            self.events.expired = self.events.expired.saturating_add(units);
+            self.make_room();
         }
         let held = self.table.entry(key).or_insert_with(|| Held {
             charge: *charge,
@@ -312,6 +321,30 @@ mod tests {
         assert_eq!(leases.refusal(&long, later), None);
         leases.leftovers(later.plus(Span::from_secs(1)), |_| true);
         assert_eq!(leases.table.len(), 0, "nothing is kept of either");
+    }
+
+    /// Goal: keys that others invent cost a busy one nothing, and nobody much.
+    #[test]
+    fn a_flood_of_keys_pushes_out_those_that_nobody_uses() {
+        let told = Verdict::admission(&charge(0).quota);
+        let mut leases = Leases::new(7);
+        let mut now = Instant::ORIGIN.plus(Span::from_secs(1000));
+        let quota = Quota::Window(WindowQuota { requests: 100, window: Span::from_secs(60) });
+        let busy = Charge { quota, ..charge(1) };
+        leases.take(&busy, (u64::from(u32::MAX), 0), told, now, now);
+        for number in 0..3 * LEASES_MAX {
+            now = now.plus(Span::from_nanos(1000));
+            let id = LimitId::of(&number.to_string());
+            leases.take(&Charge { id, ..charge(2) }, (2, 0), told, now, now);
+            assert!(leases.table.len() <= LEASES_MAX);
+            assert!(matches!(leases.decide(&[busy], now), LeaseOutcome::Admitted(..)), "{number}");
+        }
+        assert!(leases.table.len() > LEASES_MAX - LEASES_MAX / CANDIDATES, "no more than need be");
+        let LeaseEvents { granted, expired, .. } = leases.take_events();
+        let all = |held: &Held| held.lease.all_units();
+        let kept =
+            leases.table.values().map(all).sum::<u64>() - all(&leases.table[&LevelKey::of(&busy)]);
+        assert_eq!(granted - u64::from(u32::MAX), kept + expired, "every unit is accounted for");
     }
 
     /// Goal: where every key leaves units behind all the time, each has its turn to give them back.

@@ -33,6 +33,7 @@ mod script;
 pub mod shared_data;
 pub mod slab;
 mod slot;
+pub(crate) mod sweep;
 pub mod top_refused;
 
 pub use decision::{Answer, CHARGES_MAX, Decision, Operation, PARTS_MAX, Part, StoreCharge, Want};
