@@ -41,7 +41,10 @@ download_packages() {
 # the unpacked packages; leaves it empty where there is none, and what needs it is left out.
 need_neighbour() {
   local candidate
-  [ -z "${!1:-}" ] || return 0
+  if [ -n "${!1:-}" ]; then
+    LD_LIBRARY_PATH=${NEIGHBOUR_LIBRARIES:-} "${!1}" "$3" >/dev/null 2>&1 || die "$1 names ${!1}, which does not run"
+    return
+  fi
   for candidate in "$(command -v "$2")" "/usr/sbin/$2" "$PWD/$NEIGHBOURS/usr/sbin/$2"; do
     if LD_LIBRARY_PATH=${NEIGHBOUR_LIBRARIES:-} "$candidate" "$3" >/dev/null 2>&1; then
       export "$1=$candidate"
@@ -82,6 +85,5 @@ build_empty_plugin
 TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' INT TERM
-# In the profile of the tests, whose libraries are built already; what is measured has its own.
-FAIRSHARE_WASM_FRESH=1 cargo bench --quiet --locked --profile dev --bench envoy -- "$@"
+FAIRSHARE_WASM_FRESH=1 cargo bench --quiet --locked --bench envoy -- "$@"
 rm -rf "$TMPDIR"

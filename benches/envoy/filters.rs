@@ -77,7 +77,7 @@ pub(crate) fn document(limits: &Value) -> Value {
             },
         },
         "limits": limits,
-        "store": {"cluster": "fairshare_redis"},
+        "store": {"cluster": "fairshare_redis", "timeout": "1s"},
     })
 }
 
@@ -86,10 +86,22 @@ pub(crate) fn node_policy() -> Value {
     document(&json!([limit("bench", &json!({}))]))
 }
 
-/// The same policy for the fleet.
+/// The same policy for the fleet. Without the store it refuses with 503, so that nobody measures what would
+/// replace it.
 pub(crate) fn global_policy(consistency: &str) -> Value {
-    let scope = json!({"scope": "global", "consistency": consistency});
+    let scope = json!({"scope": "global", "consistency": consistency, "on_store_error": "deny"});
     document(&json!([limit("bench", &scope)]))
+}
+
+/// The same policy on the node, with windows so short that nothing is drawn ahead of need: each request reads and
+/// writes the node's store.
+pub(crate) fn charging_policy() -> Value {
+    let levels = json!({
+        "shared": {"requests": 100_000, "window": "250ms"},
+        "tenant": {"requests": 50_000, "window": "250ms"},
+        "credential": {"rate": 50_000, "per": "250ms", "burst": 100_000},
+    });
+    document(&json!([limit("bench", &levels)]))
 }
 
 /// The same policy with so small a share for each tenant that next to everything is refused.

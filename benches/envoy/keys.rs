@@ -62,6 +62,11 @@ pub(crate) const KEYS: &[Key] = &[
         "CPU per request: the policy for the fleet, leased ÷ a plugin that does nothing",
     ),
     key(
+        "charged_cpu_vs_empty_plugin",
+        Told,
+        "CPU per request: the policy on the node where nothing is drawn ahead of need ÷ a plugin that does nothing",
+    ),
+    key(
         "strict_rps_vs_native_ratelimit",
         AtLeast(1.0, Some(1.5)),
         "requests per second over 64 connections: strict, with Redis ÷ Envoy's rate limit filter whose service says OK without a store",
@@ -95,7 +100,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "rss_growth_second_million_mib",
         AtMost(0.5, None),
-        "MiB that it grows by over a million more: none, but for what a page or two make",
+        "MiB that it grows by over a million more: none, but for what the allocator keeps",
     ),
     key(
         "rss_growth_100k_tenants_mib",
@@ -106,7 +111,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("vm_start_ms", AtMost(50.0, None), "CPU time that starting one more VM takes"),
     key(
         "first_vm_start_ms",
-        Told,
+        AtMost(50.0, None),
         "CPU time that Envoy's start takes more with the filter: V8's own start and the compiling included",
     ),
     key(

@@ -32,8 +32,11 @@ pub(crate) struct Load {
 pub(crate) struct Tally {
     /// Microseconds from each request to its answer, in no order.
     pub(crate) latencies_us: Vec<u32>,
-    /// Answers other than 200.
+    /// Answers 429.
     pub(crate) refused: u64,
+    /// Answers that are neither that nor 200, and the status of the last one.
+    pub(crate) failed: u64,
+    pub(crate) last_failure: u16,
     /// How long it took.
     pub(crate) seconds: f64,
 }
@@ -59,6 +62,12 @@ impl Tally {
         self.refused as f64 / self.requests() as f64
     }
 
+    /// Fails the run where something else was answered than 200 or 429.
+    pub(crate) fn expect_answered(&self, by: &str) {
+        let Self { failed, last_failure, .. } = self;
+        assert_eq!(*failed, 0, "{by} has failed, with status {last_failure}");
+    }
+
     /// The latency in milliseconds below which this share of the requests stayed.
     pub(crate) fn latency_ms(&self, share: f64) -> f64 {
         let mut sorted = self.latencies_us.clone();
@@ -70,12 +79,18 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         self.latencies_us.extend_from_slice(&other.latencies_us);
         self.refused += other.refused;
+        self.failed += other.failed;
+        self.last_failure = self.last_failure.max(other.last_failure);
         self.seconds += other.seconds;
     }
 
     fn note(&mut self, latency: Duration, status: u16) {
         self.latencies_us.push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
-        self.refused += u64::from(status != 200);
+        match status {
+            200 => {}
+            429 => self.refused += 1,
+            _ => (self.failed, self.last_failure) = (self.failed + 1, status),
+        }
     }
 }
 

@@ -65,6 +65,7 @@ const GROUPS: &[Group] = &[
             "local_rps_vs_native_ten_descriptors",
             "leased_rps_vs_local",
             "leased_cpu_vs_empty_plugin",
+            "charged_cpu_vs_empty_plugin",
             "store_calls_per_1000_requests",
             "empty_plugin_cpu_vs_no_filter",
             "local_cpu_vs_no_filter",
@@ -135,6 +136,8 @@ fn main() {
     report.condition(format!("at the start: {calm}"));
     report.condition(format!("Envoy: {}", version(&tools::envoy())));
     let directory = tools::repository().join("target/bench");
+    // A run that fails leaves no older one's figures behind.
+    let _ = std::fs::remove_file(directory.join("summary.json"));
     for (measure, keys) in GROUPS {
         if keys.iter().any(|key| is_wanted(key)) {
             if quick && start.elapsed() > QUICK_LASTS {

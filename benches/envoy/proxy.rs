@@ -192,9 +192,9 @@ fn tunnel_clusters(socket: &Path) -> [Value; 2] {
     ]
 }
 
-/// A cluster of one port on this machine that speaks HTTP/2.
-pub(crate) fn http2_cluster(name: &str, port: u16) -> Value {
-    let address = json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
+/// A cluster of one Unix socket that speaks HTTP/2.
+pub(crate) fn http2_cluster(name: &str, socket: &Path) -> Value {
+    let address = json!({"pipe": {"path": socket}});
     json!({
         "name": name,
         "type": "STATIC",
@@ -265,8 +265,15 @@ impl Proxy {
         self.port
     }
 
-    /// The CPU time that it took until it served.
-    pub(crate) fn start_cpu_ns(&self) -> u64 {
+    /// The CPU time that it took until it served. Fails the run where fewer VMs are active by then: they
+    /// would have been measured for nothing.
+    pub(crate) fn start_cpu_ns(&self, vms: u32) -> u64 {
+        let text = self.prometheus();
+        let active =
+            text.lines().filter(|line| line.starts_with("envoy_wasm_envoy_wasm_runtime_v8_active"));
+        let active: u64 =
+            active.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+        assert!(active >= u64::from(vms), "{active} of {vms} VMs are active");
         self.start_cpu_ns
     }
 

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::Ipv4Addr;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread;
@@ -13,24 +13,22 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpListener;
+use tokio::net::UnixListener;
 
 /// One message, not compressed, of two bytes: `RateLimitResponse { overall_code: OK }`.
 const ALWAYS_OK: &[u8] = &[0, 0, 0, 0, 2, 0x08, 0x01];
 
-/// Starts it on a free port, where it stays as long as this process does.
-pub(crate) fn start() -> u16 {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let port = listener.local_addr().expect("its address").port();
+/// Starts it on a Unix socket, as Redis has one, where it stays as long as this process does.
+pub(crate) fn start(socket: &Path) {
+    let listener = std::os::unix::net::UnixListener::bind(socket).expect("a socket");
     listener.set_nonblocking(true).expect("non-blocking");
     thread::spawn(move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let listener = TcpListener::from_std(listener).expect("a listener");
+            let listener = UnixListener::from_std(listener).expect("a listener");
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                let _ = stream.set_nodelay(true);
                 tokio::spawn(async move {
                     let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                     server.max_concurrent_streams(4096);
@@ -40,7 +38,6 @@ pub(crate) fn start() -> u16 {
             }
         });
     });
-    port
 }
 
 async fn say_ok(request: Request<Incoming>) -> Result<Response<Reply>, Infallible> {

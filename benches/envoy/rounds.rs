@@ -8,6 +8,9 @@ use crate::load::{Load, Requests, Tally, paced};
 use crate::machine::{self, Others};
 use crate::proxy::Proxy;
 
+/// The least time for which a variant runs before it counts.
+const WARM_UP: Duration = Duration::from_millis(600);
+
 /// How long and how often things are measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -121,6 +124,11 @@ impl Round {
         self.generator_ns as f64 / 1000.0 / self.tally.requests() as f64
     }
 
+    /// How many CPUs it kept busy.
+    pub(crate) fn cores(&self) -> f64 {
+        self.cpu_ns as f64 / 1e9 / self.tally.seconds
+    }
+
     fn add(&mut self, other: &Self) {
         self.tally.add(&other.tally);
         self.cpu_ns += other.cpu_ns;
@@ -133,8 +141,9 @@ impl Round {
 impl Series {
     pub(crate) fn measure(title: &'static str, plan: Plan, variants: &mut [Variant]) -> Self {
         eprintln!("{title}");
+        // Whatever answers has not all it needs at first: a new store grants nothing for half a second.
         for variant in &mut *variants {
-            variant.slice(plan.slice);
+            variant.slice(plan.slice.max(WARM_UP));
         }
         let others = Others::watch();
         let mut rounds = vec![Vec::new(); variants.len()];
@@ -143,7 +152,9 @@ impl Series {
             let order: Vec<usize> = forth.clone().chain(forth.rev()).collect();
             let mut sums = vec![Round::default(); variants.len()];
             for index in order {
-                sums[index].add(&variants[index].slice(plan.slice));
+                let round = variants[index].slice(plan.slice);
+                round.tally.expect_answered(&variants[index].name);
+                sums[index].add(&round);
             }
             for (rounds, sum) in rounds.iter_mut().zip(sums) {
                 rounds.push(sum);

@@ -11,7 +11,9 @@ const VARIABLE: &str = "FAIRSHARE_BASELINE_WASM";
 
 /// The module against another build of it: what a change has gained. Measured where one is named.
 pub(crate) fn builds(plan: Plan, report: &mut Report) {
-    let Ok(baseline) = std::env::var(VARIABLE) else { return };
+    let Ok(baseline) = std::env::var(VARIABLE) else {
+        return report.note(format!("No other build is compared: {VARIABLE} names none."));
+    };
     // From the repository's root, where the script was called; Envoy runs elsewhere.
     let baseline = tools::repository().join(baseline);
     assert!(baseline.is_file(), "{VARIABLE} names {}, which is no file", baseline.display());

@@ -1,6 +1,7 @@
 use crate::figures::Figure;
 use crate::filters::{
-    empty_plugin, fairshare, global_policy, native_local, node_policy, refusing_policy,
+    charging_policy, empty_plugin, fairshare, global_policy, native_local, node_policy,
+    refusing_policy,
 };
 use crate::load::Load;
 use crate::measure::{CONNECTIONS, requests_of};
@@ -24,6 +25,7 @@ pub(crate) fn admitted(plan: Plan, report: &mut Report) {
             "fairshare, leased",
             Setup::new(vec![fairshare(&global_policy("leased"))]).redis(redis.socket()),
         ),
+        ("fairshare, node, each charged", Setup::new(vec![fairshare(&charging_policy())])),
         ("local_ratelimit, 1 descriptor", Setup::new(vec![native_local(AMPLE, 1)])),
         ("local_ratelimit, 10 descriptors", Setup::new(vec![native_local(AMPLE, 10)])),
     ];
@@ -43,6 +45,8 @@ pub(crate) fn admitted(plan: Plan, report: &mut Report) {
     report.figure("local_rps_vs_native_ten_descriptors", series.rps_ratio(node, ten));
     report.figure("leased_rps_vs_local", series.rps_ratio(leased, node));
     report.figure("leased_cpu_vs_empty_plugin", series.cpu_ratio(leased, empty));
+    let charged = "fairshare, node, each charged";
+    report.figure("charged_cpu_vs_empty_plugin", series.cpu_ratio(charged, empty));
     let calls = store_calls(plan, &proxies[3].1, &redis);
     report.figure("store_calls_per_1000_requests", Figure::of(&calls));
     report.figure("empty_plugin_cpu_vs_no_filter", series.cpu_ratio(empty, "no filter"));
@@ -86,6 +90,7 @@ pub(crate) fn refused(plan: Plan, report: &mut Report) {
         .each_ref()
         .map(|(name, proxy)| Variant::of(*name, proxy, CONNECTIONS, &requests_of("acme")));
     let series = Series::measure("Nearly everything refused", plan, &mut variants);
+    proxies.iter().for_each(|(_, proxy)| proxy.expect_no_trap());
     let (ours, native) = ("fairshare refuses", "local_ratelimit refuses");
     series.expect_refused(ours, 0.99..=1.0);
     series.expect_refused(native, 0.99..=1.0);

@@ -6,6 +6,7 @@ use crate::proxy::{Proxy, Setup, http2_cluster};
 use crate::report::Report;
 use crate::rls;
 use crate::rounds::{Plan, Series, Variant};
+use crate::support::process::TempDir;
 use crate::support::redis::Redis;
 
 /// Enough that a filter whose requests wait for an answer is still never idle.
@@ -21,10 +22,12 @@ const STRICT: &str = "fairshare, strict, route";
 const NATIVE: &str = "ratelimit, service says OK";
 
 /// Envoys with a route to a cluster, without which Envoy's rate limit filter asks nobody.
-fn proxies(redis: &Redis) -> [(&'static str, Proxy); 5] {
+fn proxies(redis: &Redis, directory: &TempDir) -> [(&'static str, Proxy); 5] {
     let ours = |policy| Setup::new(vec![fairshare(&policy)]).routed();
     let mut native = Setup::new(vec![native_global()]).routed();
-    native.clusters.push(http2_cluster("rls", rls::start()));
+    let socket = directory.file("rls.sock");
+    rls::start(&socket);
+    native.clusters.push(http2_cluster("rls", &socket));
     [
         (NO_FILTER, Setup::new(vec![]).routed()),
         (NODE, ours(node_policy())),
@@ -37,8 +40,8 @@ fn proxies(redis: &Redis) -> [(&'static str, Proxy); 5] {
 
 /// As many requests as go through.
 pub(crate) fn throughput(plan: Plan, report: &mut Report) {
-    let redis = Redis::start();
-    let proxies = proxies(&redis);
+    let (redis, directory) = (Redis::start(), TempDir::new("rls"));
+    let proxies = proxies(&redis, &directory);
     let mut variants = proxies
         .each_ref()
         .map(|(name, proxy)| Variant::of(*name, proxy, CONNECTIONS, &requests_of("acme")));
@@ -67,16 +70,17 @@ fn expect_asked(native: &Proxy) {
 
 /// Latency at a fixed rate far below what the proxy can do.
 pub(crate) fn latency(plan: Plan, report: &mut Report) {
-    let redis = Redis::start();
-    let proxies = proxies(&redis);
+    let (redis, directory) = (Redis::start(), TempDir::new("rls"));
+    let proxies = proxies(&redis, &directory);
     let mut variants = proxies.each_ref().map(|(name, proxy)| {
         Variant::paced(*name, proxy, REQUESTS_PER_SECOND, requests_of("acme"))
     });
     // Long enough for a percentile.
     let slice = if plan.quick { Duration::from_millis(200) } else { Duration::from_secs(1) };
     let series = Series::measure("Latency at a fixed rate", Plan { slice, ..plan }, &mut variants);
-    for (name, _) in &proxies {
+    for (name, proxy) in &proxies {
         series.expect_refused(name, 0.0..=0.0);
+        proxy.expect_no_trap();
     }
     report.figure("strict_added_p50_ms", series.added_ms(STRICT, NODE, 0.50));
     report.figure("leased_added_p99_ms", series.added_ms(LEASED, NODE, 0.99));

@@ -15,6 +15,9 @@ use crate::rounds::{Plan, Round, Series, Variant};
 
 const MILLION: u64 = 1_000_000;
 
+/// What the million is compared with: an Envoy that has never seen but one tenant.
+const FRESH: &str = "1 tenant, another Envoy";
+
 /// All tenants and credentials of the run still count when the last one has come.
 fn lasting_policy() -> Value {
     let levels = json!({
@@ -47,7 +50,9 @@ pub(crate) fn tenants(plan: Plan, report: &mut Report) {
     let proxy = Setup::new(vec![fairshare(&lasting_policy())]).start();
     let flood = |requests: Requests, count| {
         let mut load = Load::connect(&[proxy.port()], CONNECTIONS, requests);
-        load.run_count(count);
+        let tally = load.run_count(count);
+        tally.expect_answered("the flooded Envoy");
+        assert_eq!(tally.refused, 0, "all tenants of the flood are admitted");
         resident_bytes(proxy.id()) as f64 / f64::from(1 << 20)
     };
     let before = flood(requests_of("acme"), 20_000);
@@ -63,11 +68,14 @@ pub(crate) fn tenants(plan: Plan, report: &mut Report) {
     let name = |count: u64| format!("{count} tenants");
     let variant = |count: &u64| Variant::of(name(*count), &proxy, CONNECTIONS, &any_of(*count));
     let mut variants: Vec<Variant> = counts.iter().map(variant).collect();
+    let fresh = Setup::new(vec![fairshare(&lasting_policy())]).start();
+    variants.push(Variant::of(FRESH, &fresh, CONNECTIONS, &any_of(1)));
     let series = Series::measure("Number of tenants", plan.sweep(), &mut variants);
     counts.iter().for_each(|count| series.expect_refused(&name(*count), 0.0..=0.0));
     proxy.expect_no_trap();
+    series.expect_refused(FRESH, 0.0..=0.0);
     if !plan.quick {
-        report.figure("million_tenants_cpu_vs_one", series.cpu_ratio(&name(MILLION), &name(1)));
+        report.figure("million_tenants_cpu_vs_one", series.cpu_ratio(&name(MILLION), FRESH));
     }
     let points =
         counts.iter().map(|count| (*count as f64, series.figure(&name(*count), Round::cpu_us)));

@@ -22,7 +22,8 @@ pub(crate) fn start(plan: Plan, report: &mut Report) {
     let ours = [fairshare(&node_policy())];
     let cpu_ms = |filters: &[serde_json::Value], workers: u32| {
         let proxy = Setup::new(filters.to_vec()).workers(workers).start();
-        proxy.start_cpu_ns() as f64 / 1e6
+        let vms = if filters.is_empty() { 0 } else { workers };
+        proxy.start_cpu_ns(vms) as f64 / 1e6
     };
     let (mut first, mut further) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds.min(9) {

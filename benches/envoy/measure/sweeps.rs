@@ -74,6 +74,9 @@ pub(crate) fn headers(plan: Plan, report: &mut Report) {
         }
     }
     let series = Series::measure("Number of headers", plan.sweep(), &mut variants);
+    for count in counts {
+        proxies.iter().for_each(|(name, _)| series.expect_refused(&point(name, count), 0.0..=0.0));
+    }
     let (ours, empty) = (point("full policy", 64), point("empty plugin", 64));
     report.figure("headers_64_cpu_vs_empty_plugin", series.cpu_ratio(&ours, &empty));
     report.plot(Plot {
@@ -113,6 +116,7 @@ pub(crate) fn workers(plan: Plan, report: &mut Report) {
         .map(|(name, proxy)| Variant::of(name, proxy, 4 * CONNECTIONS, &requests_of("acme")))
         .collect();
     let series = Series::measure("Number of workers", plan.sweep(), &mut variants);
+    proxies.iter().for_each(|(name, _)| series.expect_refused(name, 0.0..=0.0));
     let (two, one) = (point("full policy", 2), point("full policy", 1));
     report.figure("workers_2_cpu_vs_one", series.cpu_ratio(&two, &one));
     report.figure("workers_2_rps_vs_one", series.rps_ratio(&two, &one));

@@ -55,13 +55,10 @@ pub(crate) fn windows(plan: Plan, report: &mut Report) {
     let redis = Redis::start();
     let setup = Setup::new(vec![fairshare(&policy())]).redis(redis.socket());
     let directory = TempDir::new("clock");
-    let clock = other_clock(&directory);
-    report.note(match clock {
-        Some(_) => format!("The second Envoy's clock was {AHEAD_MS} ms ahead."),
-        None => "The clocks of both Envoys agreed, because cc could not make another.".to_owned(),
-    });
-    let ahead = Setup { wrapper: clock.unwrap_or_default(), ..setup.clone() };
+    let ahead = Setup { wrapper: other_clock(&directory), ..setup.clone() };
     let proxies = [setup.start(), ahead.start()];
+    expect_ahead(&proxies);
+    report.note(format!("The second Envoy's clock was {AHEAD_MS} ms ahead."));
     let start = Instant::now();
     let end = start + round * rounds + WINDOW;
     let budgets = demand(&proxies, end);
@@ -72,9 +69,11 @@ pub(crate) fn windows(plan: Plan, report: &mut Report) {
         budgets.iter().map(worst).max().unwrap_or(0) as f64 / LIMIT as f64
     };
     report.figure("window_overshoot_max", Figure::of(&(0..rounds).map(over).collect::<Vec<_>>()));
-    let used: Vec<Vec<f64>> = budgets.iter().map(|budget| budget.utilisation(windows)).collect();
-    let complete = used.iter().map(Vec::len).min().unwrap_or(0);
-    let least = (0..complete).map(|round| used.iter().map(|used| used[round]).fold(1.0, f64::min));
+    let utilisation = |budget: &Budget| budget.utilisation(windows, end);
+    let used: Vec<Vec<f64>> = budgets.iter().map(utilisation).collect();
+    let most = used.iter().map(Vec::len).max().unwrap_or(0);
+    let of = |round: usize| used.iter().filter_map(move |used| used.get(round)).copied();
+    let least = (0..most).map(|round| of(round).fold(1.0, f64::min));
     report.figure("window_utilisation_min", Figure::of(&least.collect::<Vec<_>>()));
     let whole = |(budget, used): (&Budget, &Vec<f64>)| {
         let percent = used.iter().sum::<f64>() / used.len() as f64 * 100.0;
@@ -105,15 +104,27 @@ fn policy() -> Value {
     document(&SCOPES.iter().map(limit).collect())
 }
 
-/// Words that give the program behind them another clock, where a C compiler can make one.
-fn other_clock(directory: &TempDir) -> Option<Vec<String>> {
+/// Words that give the program behind them another clock, which a C compiler makes.
+fn other_clock(directory: &TempDir) -> Vec<String> {
     let library = directory.file("clock.so");
     let source = tools::repository().join("benches/envoy/clock.c");
     let mut compile = Command::new("cc");
     compile.args(["-shared", "-fPIC", "-O2", &format!("-DAHEAD_MS={AHEAD_MS}"), "-o"]);
     let compiled = compile.arg(&library).arg(source).status().is_ok_and(|status| status.success());
-    let preload = format!("LD_PRELOAD={}", library.display());
-    compiled.then(|| vec!["env".to_owned(), preload])
+    assert!(compiled, "cc is missing, which makes the second Envoy another clock: install gcc");
+    vec!["env".to_owned(), format!("LD_PRELOAD={}", library.display())]
+}
+
+/// Fails the run where the second Envoy's clock is not ahead: it tells its time in whole seconds.
+fn expect_ahead(proxies: &[Proxy; 2]) {
+    let seconds = |proxy: &Proxy| {
+        let answer = Request::get("/").send(proxy.port());
+        let date = answer.header("date").expect("the time of an answer");
+        let time = date.split(' ').nth(4).expect("a time of the day").split(':');
+        time.fold(0, |sum, part| sum * 60 + part.parse::<i64>().expect("a number"))
+    };
+    let ahead = (seconds(&proxies[1]) - seconds(&proxies[0])).rem_euclid(24 * 3600);
+    assert!((1..=3).contains(&ahead), "the second Envoy's clock is {ahead} s ahead");
 }
 
 /// Asks for every limit at every Envoy until `end`.
@@ -171,15 +182,22 @@ impl Budget {
 
     /// How much of the limit was used, in parts of so many windows' worth of admissions each: the time
     /// that the limit asks for by the time that it took until the next one. Admissions come in bursts,
-    /// and time that is cut at fixed points would hold one more or one less of them.
-    fn utilisation(&self, windows: u32) -> Vec<f64> {
+    /// and time that is cut at fixed points would hold one more or one less of them. The last part, which `end`
+    /// cuts short, counts where it took too long already.
+    fn utilisation(&self, windows: u32, end: Instant) -> Vec<f64> {
         let part = usize::try_from(u64::from(windows) * LIMIT).expect("few admissions");
         let mut answers: Vec<Instant> = self.admissions.iter().map(|(_, got)| *got).collect();
         answers.sort_unstable();
-        let starts: Vec<Instant> = answers.into_iter().step_by(part).collect();
-        let took = |pair: &[Instant]| pair[1].duration_since(pair[0]).as_secs_f64();
+        let starts: Vec<Instant> = answers.iter().copied().step_by(part).collect();
         let due = (WINDOW * windows).as_secs_f64();
-        starts.windows(2).map(|pair| due / took(pair)).collect()
+        let used = |from: Instant, to: Instant| due / to.duration_since(from).as_secs_f64();
+        let mut parts: Vec<f64> = starts.windows(2).map(|pair| used(pair[0], pair[1])).collect();
+        let last = starts.last().map_or(0.0, |start| used(*start, end));
+        if last < 0.9 {
+            let count = answers.len() - (starts.len().max(1) - 1) * part;
+            parts.push(last * count as f64 / part as f64);
+        }
+        parts
     }
 
     /// The most admissions that certainly lie within one window that starts within this time: sent
