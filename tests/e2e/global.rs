@@ -199,9 +199,9 @@ fn unused_leases_return_to_others() {
     assert_eq!(left, 260);
 }
 
-/// A number of Redis's own statistics.
-fn statistic(redis: &Redis, name: &str) -> u64 {
-    let Value::Text(info) = redis.run(&["INFO", "stats"]) else { panic!("INFO is a text") };
+/// A number of Redis's own, from a section of what it tells of itself.
+pub(crate) fn statistic(redis: &Redis, section: &str, name: &str) -> u64 {
+    let Value::Text(info) = redis.run(&["INFO", section]) else { panic!("INFO is a text") };
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.expect("a statistic").trim().parse().expect("a number")
 }
@@ -217,7 +217,7 @@ fn invented_tenants_make_few_connections() {
     plugin["store"]["timeout"] = json!("500ms");
     let envoy = Envoy::builder(plugin).redis_unix(redis.socket()).workers(1).start();
     assert_eq!(envoy.send(&by("acme")).status, 200);
-    let before = statistic(&redis, "total_connections_received");
+    let before = statistic(&redis, "stats", "total_connections_received");
     let start = Instant::now();
     let client = |number: usize| {
         let mut connection = Connection::open(envoy.port()).expect("a connection");
@@ -233,7 +233,7 @@ fn invented_tenants_make_few_connections() {
         let threads: Vec<_> = (0..32).map(|number| scope.spawn(move || client(number))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
     });
-    let connections = statistic(&redis, "total_connections_received") - before;
+    let connections = statistic(&redis, "stats", "total_connections_received") - before;
     let counted = redis.keys().len();
     println!("{admitted} tenants in {SECONDS} s, {connections} connections to Redis");
     // Those for what goes back, for polls and for the mode.
