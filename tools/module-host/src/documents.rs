@@ -60,6 +60,18 @@ pub const LEASED: &str = r#"{
   "store": {"cluster": "redis", "timeout": "50ms"}
 }"#;
 
+/// The same, with the store asked for each request.
+pub const STRICT: &str = r#"{
+  "limits": [{
+    "name": "fleet",
+    "scope": "global",
+    "consistency": "strict",
+    "shared": {"requests": 1000, "window": "10s"},
+    "tenant": {"requests": 100, "window": "10s"}
+  }],
+  "store": {"cluster": "redis", "timeout": "50ms"}
+}"#;
+
 /// Nearly everything at once.
 pub const EVERYTHING: &str = r#"{
   "identity": {

@@ -72,6 +72,8 @@ fn requests_that_spend_what_was_drawn() {
     let count = |name| calls.get(name).copied().unwrap_or(0);
     let (reads, writes) = (count("proxy_get_shared_data"), count("proxy_set_shared_data"));
     assert!(reads <= REQUESTS / 10 && writes <= REQUESTS / 10, "{reads} reads, {writes} writes");
+    // Nobody spends what was never drawn: in 5 ms a hundred requests use up what one draw may take.
+    assert!(reads >= 1 && writes >= 1, "{reads} reads, {writes} writes");
     assert!(count("proxy_increment_metric") <= 1, "5 ms are counted together");
 }
 
@@ -129,6 +131,40 @@ fn a_request_that_spends_from_a_lease() {
     let expected =
         ["1 clock_time_get", "2 proxy_add_header_map_value", "1 proxy_get_header_map_pairs"];
     assert_eq!(lines(&calls), expected);
+}
+
+/// A strict request that comes alone: its headers, the wake-up from which the store is called, the reply,
+/// and the fields of its answer.
+#[test]
+fn a_request_that_the_store_decides() {
+    let mut proxy = proxy(documents::STRICT);
+    let mut request = || {
+        proxy.vm.machine_mut().now += 5_000_000;
+        proxy.vm.machine_mut().take_called();
+        let (stream, fate) = proxy.request().unwrap();
+        assert_eq!(fate, Fate::Paused);
+        proxy.wake().unwrap();
+        assert_eq!(proxy.vm.machine().events.calls.len(), 1);
+        proxy.answer_calls("200", store::granting).unwrap();
+        assert!(proxy.vm.machine().streams.paused.is_empty(), "it goes on");
+        proxy.response(stream).unwrap();
+        proxy.end(stream).unwrap();
+        proxy.vm.machine_mut().take_called()
+    };
+    request();
+    let expected = [
+        "3 clock_time_get",
+        "2 proxy_add_header_map_value",
+        "1 proxy_continue_stream",
+        "1 proxy_dequeue_shared_queue",
+        "1 proxy_enqueue_shared_queue",
+        "1 proxy_get_buffer_bytes",
+        "2 proxy_get_header_map_pairs",
+        "1 proxy_http_call",
+        "1 proxy_record_metric",
+        "1 proxy_set_effective_context",
+    ];
+    assert_eq!(lines(&request()), expected);
 }
 
 /// What the metrics say of requests that were let through, all series together.
