@@ -7,14 +7,23 @@
 )]
 
 mod host;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "made for tests"
+)]
+#[path = "../tools/module-host/src/store.rs"]
+mod store;
 
 use divan::{Bencher, black_box};
 use fairshare::config;
 use fairshare::limiter::{Quota, WindowQuota};
 use fairshare::policy::{
-    Attributes, Charge, HeaderMap, KnownDigests, Level, LimitId, Policy, RequestView,
+    Attributes, Charge, HeaderMap, KnownDigests, Level, LimitId, Policy, RequestView, Subject,
 };
-use fairshare::store::leases::Leases;
+use fairshare::store::leases::{LeaseOutcome, Leases};
 use fairshare::store::node::NodeStore;
 use fairshare::store::slab::{Fingerprint, Slot};
 use fairshare::units::{Instant, Span};
@@ -148,13 +157,88 @@ fn slab(bencher: Bencher<'_, '_>, tenants: u64) {
     });
 }
 
-/// A request at a global limit, from units of a lease.
-#[divan::bench]
-fn lease(bencher: Bencher<'_, '_>) {
-    let (mut leases, charge) = (Leases::new(7), charge(1000, Span::from_secs(1)));
-    let told = fairshare::limiter::Verdict::refusal(&charge.quota);
-    leases.take(&charge, (1_000_000, 1), told, NOW, NOW);
-    bencher.bench_local(|| leases.decide(std::slice::from_ref(black_box(&charge)), NOW));
+/// A request at a global limit of so many levels, from units of leases.
+#[divan::bench(args = [1, 3])]
+fn lease(bencher: Bencher<'_, '_>, levels: usize) {
+    let all = [
+        (Level::Shared, None),
+        (Level::Tenant, Some(Subject([1; 32]))),
+        (Level::Credential, Some(Subject([2; 32]))),
+    ];
+    let charge = charge(1000, Span::from_secs(1));
+    let of = |&(level, subject): &(Level, Option<Subject>)| Charge { level, subject, ..charge };
+    let charges: Vec<Charge> = all.iter().take(levels).map(of).collect();
+    let mut leases = Leases::new(7);
+    for charge in &charges {
+        let told = fairshare::limiter::Verdict::refusal(&charge.quota);
+        leases.take(charge, (1_000_000_000_000, 1), told, NOW, NOW);
+    }
+    bencher.bench_local(|| {
+        let outcome = leases.decide(black_box(&charges), NOW);
+        assert!(matches!(outcome, LeaseOutcome::Admitted(..)));
+    });
+}
+
+/// So many requests at once that the store decides, of one tenant or each of another: until the store is
+/// called, and from its replies until all go upstream.
+mod queue {
+    use super::*;
+
+    const STRICT: &str = r#"{
+      "limits": [{"name": "dns", "scope": "global", "consistency": "strict",
+                  "shared": {"requests": 1000000, "window": "1h"},
+                  "tenant": {"requests": 1000000, "window": "1h"}}],
+      "store": {"cluster": "redis", "timeout": "1s"}
+    }"#;
+
+    #[divan::bench(args = [1, 64, 1024])]
+    fn ask_for_one_tenant(bencher: Bencher<'_, '_>, requests: usize) {
+        ask(bencher, requests, 1);
+    }
+
+    #[divan::bench(args = [64, 1024])]
+    fn ask_for_as_many_tenants(bencher: Bencher<'_, '_>, requests: usize) {
+        ask(bencher, requests, requests);
+    }
+
+    #[divan::bench(args = [1, 64, 1024])]
+    fn deliver_to_one_tenant(bencher: Bencher<'_, '_>, requests: usize) {
+        deliver(bencher, requests, 1);
+    }
+
+    #[divan::bench(args = [64, 1024])]
+    fn deliver_to_as_many_tenants(bencher: Bencher<'_, '_>, requests: usize) {
+        deliver(bencher, requests, requests);
+    }
+
+    fn ask(bencher: Bencher<'_, '_>, requests: usize, tenants: usize) {
+        let all = all(requests, tenants);
+        bencher.with_inputs(|| Bench::with_store(STRICT)).bench_local_values(|mut bench| {
+            bench.ask(&all);
+            assert!(!bench.host.asked.is_empty());
+            bench
+        });
+    }
+
+    fn deliver(bencher: Bencher<'_, '_>, requests: usize, tenants: usize) {
+        let all = all(requests, tenants);
+        let asked = || {
+            let mut bench = Bench::with_store(STRICT);
+            bench.ask(&all);
+            let calls = std::mem::take(&mut bench.host.asked);
+            let reply = |(call, body): &(_, Vec<u8>)| (*call, store::granting(body));
+            (bench, calls.iter().map(reply).collect::<Vec<_>>())
+        };
+        bencher.with_inputs(asked).bench_local_values(|(mut bench, replies)| {
+            bench.answer(&replies);
+            assert_eq!(bench.host.resumed.len(), requests);
+            (bench, replies)
+        });
+    }
+
+    fn all(requests: usize, tenants: usize) -> Vec<Vec<u8>> {
+        (0..requests).map(|number| headers(&format!("t{}", number % tenants))).collect()
+    }
 }
 
 fn charge(requests: u64, window: Span) -> Charge {

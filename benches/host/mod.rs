@@ -32,6 +32,14 @@ pub struct PlainHost {
     last_version: u32,
     /// Calls of the host, apart from those for time and headers.
     pub calls: u64,
+    /// Whether there is a store.
+    pub has_store: bool,
+    /// What it was asked and has not answered.
+    pub asked: Vec<(CallId, Vec<u8>)>,
+    /// Whether the worker wants to be woken.
+    pub is_woken: bool,
+    /// Requests that were let go after they had waited.
+    pub resumed: Vec<StreamId>,
 }
 
 /// A worker whose requests come one after the other.
@@ -70,14 +78,23 @@ impl SharedData for PlainHost {
 
 impl Host for PlainHost {
     fn wake(&mut self) -> Result<(), WakeFailure> {
+        self.is_woken = true;
         Ok(())
     }
 
-    fn call_store(&mut self, _: &StoreCall<'_>) -> Result<CallId, StoreError> {
-        Err(StoreError::Unreachable)
+    fn call_store(&mut self, call: &StoreCall<'_>) -> Result<CallId, StoreError> {
+        if !self.has_store {
+            return Err(StoreError::Unreachable);
+        }
+        self.calls += 1;
+        let id = CallId(u32::try_from(self.calls).unwrap_or(0));
+        self.asked.push((id, call.body.to_vec()));
+        Ok(id)
     }
 
-    fn resume(&mut self, _: StreamId) {}
+    fn resume(&mut self, stream: StreamId) {
+        self.resumed.push(stream);
+    }
 
     fn reply(&mut self, _: StreamId, _: &Reply) {}
 
@@ -106,6 +123,38 @@ impl Bench {
         let policy = policy(plugin);
         let now = Instant::from_nanos(1_000_000_000_000);
         Self { worker: Worker::new(policy, 7), host: PlainHost::default(), now, next: 0 }
+    }
+
+    /// One that has a store, which answers when it is told to.
+    pub fn with_store(plugin: &str) -> Self {
+        let mut bench = Self::new(plugin);
+        bench.host.has_store = true;
+        bench
+    }
+
+    /// These requests come at once and wait, and the wake-up follows from which the store is called.
+    pub fn ask(&mut self, requests: &[Vec<u8>]) {
+        for headers in requests {
+            self.next += 1;
+            let (stream, headers) = (StreamId(self.next), HeaderMap::new(headers));
+            let step = self.worker.on_request(&mut self.host, stream, headers, self.now);
+            assert!(step == Step::Pause, "{step:?}");
+        }
+        self.wake();
+    }
+
+    /// The store's replies come, and the wake-ups that it takes until nobody is left.
+    pub fn answer(&mut self, replies: &[(CallId, Vec<u8>)]) {
+        for (call, body) in replies {
+            self.worker.on_store_reply(&mut self.host, *call, Ok(body), self.now);
+        }
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        while std::mem::take(&mut self.host.is_woken) {
+            self.worker.on_wake(&mut self.host, self.now);
+        }
     }
 
     /// A whole request, 100 µs after the one before: its headers, those of its answer, its end.
