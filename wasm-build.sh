@@ -51,7 +51,7 @@ path_remapping() {
 # (docs/decisions/0028-compiled-for-speed.md).
 module_flags() {
   path_remapping
-  printf -- '\x1f-Cllvm-args=%s' -inline-threshold=25 -inlinehint-threshold=40 \
+  printf -- '\x1f-Cllvm-args=%s' -inline-threshold=20 -inlinehint-threshold=45 \
     -unroll-threshold=0 -unroll-runtime=false -jump-threading-threshold=2
 }
 
