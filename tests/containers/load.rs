@@ -123,6 +123,12 @@ fn client(
     seen
 }
 
+impl Seen {
+    fn lies_in(&self, times: &[(Instant, Instant)]) -> bool {
+        times.iter().any(|(from, to)| self.sent <= *to && *from <= self.done)
+    }
+}
+
 impl Seens {
     pub fn offered(&self) -> usize {
         self.0.len()
@@ -150,7 +156,17 @@ impl Seens {
 
     /// Refusals of the tenant that stays within its share.
     pub fn wrong_refusals(&self) -> usize {
-        self.with_status(|status| status == Some(429)).filter(|seen| seen.tenant == QUIET).count()
+        self.wrongly_refused().count()
+    }
+
+    /// From the first of them to the last.
+    pub fn time_of_wrong_refusals(&self) -> Duration {
+        let times = || self.wrongly_refused().map(|seen| seen.done);
+        times().max().zip(times().min()).map_or(Duration::ZERO, |(last, first)| last - first)
+    }
+
+    fn wrongly_refused(&self) -> impl Iterator<Item = Seen> {
+        self.with_status(|status| status == Some(429)).filter(|seen| seen.tenant == QUIET)
     }
 
     /// Answers from 500 on.
@@ -160,9 +176,7 @@ impl Seens {
 
     /// Those of them that lie in none of these times.
     pub fn server_errors_apart_from(&self, times: &[(Instant, Instant)]) -> usize {
-        let lies_in =
-            |seen: &Seen| times.iter().any(|(from, to)| seen.sent <= *to && *from <= seen.done);
-        self.errors().filter(|seen| !lies_in(seen)).count()
+        self.errors().filter(|seen| !seen.lies_in(times)).count()
     }
 
     /// Those of them that are the filter's own.
@@ -172,7 +186,12 @@ impl Seens {
 
     /// Requests without an answer.
     pub fn unanswered(&self) -> usize {
-        self.with_status(|status| status.is_none()).count()
+        self.unanswered_apart_from(&[])
+    }
+
+    /// Those of them that lie in none of these times.
+    pub fn unanswered_apart_from(&self, times: &[(Instant, Instant)]) -> usize {
+        self.with_status(|status| status.is_none()).filter(|seen| !seen.lies_in(times)).count()
     }
 
     /// From `healed` until the quiet tenant is admitted for good: the last of its failures.
@@ -189,7 +208,7 @@ impl Seens {
     }
 
     /// One row of the table at the end of a run.
-    pub fn report(&self, scenario: &str, healed: Option<Instant>) {
+    pub fn report(&self, scenario: &str, healed: Instant) {
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
         let cells = [
             self.offered().to_string(),
@@ -200,7 +219,7 @@ impl Seens {
             self.filter_errors().to_string(),
             self.unanswered().to_string(),
             seconds(self.slowest()),
-            healed.map_or("-".to_owned(), |healed| seconds(self.recovery(healed))),
+            seconds(self.recovery(healed)),
         ];
         println!(
             "\n{}\n{}",
@@ -223,7 +242,7 @@ fn row(scenario: &str, cells: [&str; 9]) -> String {
         let width = column.len();
         format!(" {cell:>width$} |")
     });
-    format!("| {scenario:<38} |{}", cells.collect::<String>())
+    format!("| {scenario:<39} |{}", cells.collect::<String>())
 }
 
 /// How many of `admitted` certainly lie within the window that begins with the first.
