@@ -12,7 +12,7 @@
 --          all of them have room for it, up to `firm`, and of what is left then a quarter, up to
 --          `ahead`, in whole costs; else none.
 -- return   adds  at_us , the clock of a charge. Takes back `cost` units of those charged then, or
---          what is left of them.
+--          what is left of them; of a level that is rebuilt, only those of this epoch.
 -- restore  adds five times  at_us units : units that a caller knows to be charged, after a loss.
 -- poll     has no keys of levels, and only asks about the epoch. It writes the record again, so its
 --          answer says that the store takes what is written.
@@ -560,12 +560,15 @@ local function lease(level, admitted, times)
   return granted
 end
 
+-- What was charged in an earlier epoch is not given back to a level that is rebuilt: its caller will not
+-- report it any more, so it would be taken out of what others have reported.
 local function take_back(level)
+  local at_us = level[1]
   level.changed = level.found
-  if level.is_window then
-    window_return(level, level.cost, level[1])
-  else
-    gcra_return(level, level.cost, level[1])
+    and (level.hold or at_us >= epoch.since_us and whole(ARGV[3]) == epoch.number)
+  if level.changed then
+    local return_form = level.is_window and window_return or gcra_return
+    return_form(level, level.cost, at_us)
   end
   return 0
 end
@@ -580,9 +583,14 @@ local function restore(level)
     end
     return 0
   end
+  -- A bucket that was never empty still holds of what is older than a period. So reports about it are
+  -- taken as if all came when the epoch began, or those that come late would leave that out.
+  local since_us = epoch.since_us
+  local from_us = not level.is_window and level.now < since_us + level.period_us and since_us
+    or level.now
   for n = 1, PARTS_MAX do
     local at_us, units = min(level[2 * n - 1], level.now), level[2 * n]
-    if units > 0 and at_us + level.period_us > level.now then
+    if units > 0 and at_us + level.period_us > from_us then
       if level.is_window then
         window_restore(level, units, at_us)
       else

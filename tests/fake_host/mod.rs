@@ -59,6 +59,8 @@ pub struct Machine {
     pub lost_swaps: u32,
     /// Swaps are made and said to be lost.
     pub lies: bool,
+    /// Swaps that are lost are said to be made.
+    pub boasts: bool,
     /// Runs before the next swap, as another worker that comes in between.
     pub before_swap: Option<Interloper>,
 }

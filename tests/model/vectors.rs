@@ -48,7 +48,9 @@ pub(crate) fn ask(
         hold: false,
     });
     let (charges, record) = (charges.collect(), record_key("{}"));
-    let decision = [Decision { group: 0, operation, charges, record, known: State::NONE }];
+    // The epoch of a store that is in use.
+    let known = State { epoch: 1, changes: 0 };
+    let decision = [Decision { group: 0, operation, charges, record, known }];
     let replies = redis.exchange(&encode(policy, &decision, ScriptCall::Load));
     decode(policy, &decision, ScriptCall::Load, &replies).remove(0).expect("an answer")
 }

@@ -6,7 +6,7 @@ use fairshare::store::SCRIPT;
 use crate::canaries::{SEEDS, changed, readable};
 use crate::embedded_redis::EmbeddedRedis;
 use crate::faults::Fault;
-use crate::plan::Plan;
+use crate::plan::{Arrival, Plan, SECOND};
 use crate::world::{Sabotage, World};
 
 /// Asserts that some seed reports what has all of `words`, and that neither this seed nor one before it
@@ -80,6 +80,59 @@ fn canary_of_clocks_that_drift() {
 fn canary_of_a_reply_that_is_cut() {
     let spared = |plan: &mut Plan| plan.faults.cuts = false;
     sabotage_is_revealed(Sabotage::StaleBuffer, spared, &["workers heard of"]);
+}
+
+#[test]
+fn canary_of_a_reply_that_is_late() {
+    let spared = |plan: &mut Plan| (plan.faults.network, plan.faults.slow) = (false, false);
+    sabotage_is_revealed(Sabotage::Dozes, spared, &["kind: Leased", "units within"]);
+}
+
+#[test]
+fn canary_of_a_reply_that_is_lost() {
+    let spared = |plan: &mut Plan| plan.faults.network = false;
+    sabotage_is_revealed(Sabotage::Echo, spared, &["the store granted"]);
+}
+
+#[test]
+fn canary_of_a_call_that_comes_twice() {
+    let spared = |plan: &mut Plan| plan.faults.network = false;
+    sabotage_is_revealed(Sabotage::Undoes, spared, &["units within"]);
+}
+
+#[test]
+fn canary_of_a_node_that_is_cut_off() {
+    let is_cut = |fault: &Fault| matches!(fault, Fault::Cut { .. });
+    sabotage_is_revealed(Sabotage::EchoInTheDark, without(is_cut), &["the store granted"]);
+}
+
+#[test]
+fn canary_of_swaps_that_are_lost() {
+    let spared = |plan: &mut Plan| plan.faults.contention = false;
+    sabotage_is_revealed(Sabotage::Boasts, spared, &["kind: Node", "units within"]);
+}
+
+#[test]
+fn canary_of_clients_that_leave() {
+    let patient = |arrival: &mut Arrival| arrival.patience = 3600 * SECOND;
+    let spared = |plan: &mut Plan| plan.arrivals.iter_mut().for_each(patient);
+    sabotage_is_revealed(Sabotage::DeafToLeavers, spared, &["Left, then Admitted"]);
+}
+
+#[test]
+fn canary_of_a_store_that_forgets() {
+    let is_loss = |fault: &Fault| matches!(fault, Fault::Flush | Fault::FailOver { .. });
+    let old = "local is_held = level.hold and now_us < epoch.since_us + level.period_us";
+    let script = changed(&readable(), old, "local is_held = false");
+    script_is_revealed(&script, without(is_loss), &["on_state_loss: Hold", "units within"]);
+}
+
+#[test]
+fn canary_of_a_fail_over() {
+    let is_fail_over = |fault: &Fault| matches!(fault, Fault::FailOver { .. });
+    let script = changed(&readable(), "why = 3", "why = nil");
+    let script = changed(&script, "why = 2", "why = nil");
+    script_is_revealed(&script, without(is_fail_over), &["units within"]);
 }
 
 #[test]

@@ -84,8 +84,39 @@ fn metrics(world: &World<'_>) -> Vec<String> {
                 wrong.push(format!("process {process}: {seen} requests {outcome}, {told} counted"));
             }
         }
+        wrong.extend(codes(world, process));
     }
     wrong
+}
+
+/// Every refusal is counted once, by the code that its client sees.
+fn codes(world: &World<'_>, process: usize) -> Vec<String> {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for request in world.requests.iter().filter(|request| request.process == process) {
+        if let Fate::Refused { body, .. } = &request.fate {
+            *seen.entry(code(body)).or_default() += 1;
+        }
+    }
+    let mut wrong = Vec::new();
+    let (all, told) =
+        (seen.values().sum::<u64>(), world.fleet.metric_of(process, &["fairshare_refusals."]));
+    if all != told {
+        wrong.push(format!("process {process}: {all} requests refused, {told} counted by code"));
+    }
+    for (code, seen) in seen {
+        let told =
+            world.fleet.metric_of(process, &["fairshare_refusals.", &format!("code={code}")]);
+        if told != seen {
+            wrong.push(format!("process {process}: {seen} refused as {code}, {told} counted"));
+        }
+    }
+    wrong
+}
+
+/// The code of a problem.
+fn code(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).expect("a problem");
+    body["code"].as_str().expect("a code").to_owned()
 }
 
 /// Units of leases: granted = spent + returned + expired + held, and nothing is held at the end.
@@ -290,6 +321,7 @@ fn is_exact(world: &World<'_>, place: usize) -> bool {
         Kind::Leased => false,
         Kind::Strict => {
             let calm = !(faults.network
+                || faults.slow
                 || faults.outages
                 || faults.traps
                 || faults.crashes

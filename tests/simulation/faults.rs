@@ -8,6 +8,8 @@ pub struct Faults {
     pub network: bool,
     /// Some of them are cut.
     pub cuts: bool,
+    /// Half of all replies are late, up to the timeout.
+    pub slow: bool,
     /// The store is out of reach for one node or for all.
     pub outages: bool,
     /// VMs trap.
@@ -102,6 +104,7 @@ impl Faults {
         Self {
             network,
             cuts: network,
+            slow: some(),
             outages: some(),
             traps: some(),
             crashes: some(),

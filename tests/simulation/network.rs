@@ -119,10 +119,11 @@ impl<'a> Network<'a> {
             end: CallEnd::Reply,
             cut: (1000, 1000),
         };
-        if !self.faults.network {
-            return call;
-        }
-        let kind = rng.within(0, 100);
+        let kind = match (self.faults.slow && rng.in_thousand(500), self.faults.network) {
+            (true, _) => 5,
+            (false, true) => rng.within(0, 100),
+            (false, false) => return call,
+        };
         if kind <= 30 {
             self.books.trouble(node, now, call.deadline);
         }

@@ -191,7 +191,8 @@ impl LimitPlan {
     }
 }
 
-/// Demand of up to three times the tightest limit, in bursts and in a stream.
+/// Demand of up to three times the tightest limit, in bursts and in a stream; or crowds, which come to
+/// one worker at once, when units of a lease are about to expire and when others are about to be free.
 fn arrivals(
     rng: &Rng,
     limits: &[LimitPlan],
@@ -204,24 +205,40 @@ fn arrivals(
     let rate = slowest * rng.within(5, 31) / 10;
     let count = (rate * (duration / MILLI) / 1000).clamp(10, 500);
     let tenants = rng.pick(&[1, 2, 3, 5]);
+    let arrival = |at, (node, worker, tenant)| {
+        let leaves = faults.leaving && rng.in_thousand(150);
+        Arrival {
+            at,
+            node,
+            worker,
+            tenant,
+            patience: if leaves { rng.within(0, 30 * MILLI) } else { 3600 * SECOND },
+            lasts: if rng.in_thousand(500) { 0 } else { rng.within(0, 200 * MILLI) },
+            answered: !(faults.leaving && rng.in_thousand(200)),
+        }
+    };
+    let anyone = || (rng.place(nodes), rng.place(workers), rng.place(tenants));
     let mut at = 10 * MILLI;
     let mut list = Vec::new();
+    if rng.in_thousand(300) {
+        let period = limits[0].period_ms * MILLI;
+        let life = (period / 32).max(60 * MILLI).min(period / 2);
+        let pauses = [MILLI, life / 3, life * 15 / 16, life, period - life, period - life / 2];
+        while at < duration && list.len() < 500 {
+            let who = anyone();
+            let size = rng.within(1, limits[0].tenant / limits[0].cost + 2);
+            list.extend((0..size).map(|_| arrival(at, who)));
+            at += rng.pick(&pauses) + rng.within(0, 4 * MILLI);
+        }
+        return list;
+    }
     for _ in 0..count {
         at += match rng.within(0, 10) {
             0..4 => 0,
             4..9 => rng.within(0, 3 * duration / count),
             _ => rng.within(0, 8 * duration / count),
         };
-        let leaves = faults.leaving && rng.in_thousand(150);
-        list.push(Arrival {
-            at,
-            node: rng.place(nodes),
-            worker: rng.place(workers),
-            tenant: rng.place(tenants),
-            patience: if leaves { rng.within(0, 30 * MILLI) } else { 3600 * SECOND },
-            lasts: if rng.in_thousand(500) { 0 } else { rng.within(0, 200 * MILLI) },
-            answered: !(faults.leaving && rng.in_thousand(200)),
-        });
+        list.push(arrival(at, anyone()));
     }
     list
 }

@@ -141,6 +141,15 @@ impl<'a> Shards<'a> {
         self.map.strays = true;
     }
 
+    /// All usage is gone, while every server's record says that nothing was lost.
+    pub fn forget_usage(&mut self) {
+        for server in &mut self.servers {
+            let keys = server.redis.keyspace().names();
+            let is_usage = |key: &&Vec<u8>| !key.ends_with(b":epoch");
+            keys.iter().filter(is_usage).for_each(|key| server.redis.evict(key));
+        }
+    }
+
     pub fn redis(&mut self, number: usize) -> &mut EmbeddedRedis {
         self.servers[number].redis
     }

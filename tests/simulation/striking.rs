@@ -1,11 +1,12 @@
 //! Store calls on their way, and faults as they strike.
 
 use fairshare::store::StoreError;
+use fairshare::units::Instant;
 
 use crate::exchanges::evaluations;
 use crate::fake_host::FakeCall;
 use crate::faults::Fault;
-use crate::network::CallEnd;
+use crate::network::{Call, CallEnd};
 use crate::plan::{MILLI, SECOND};
 use crate::world::{Event, Fate, Sabotage, World};
 
@@ -56,6 +57,9 @@ impl World<'_> {
         if self.sabotage == Sabotage::Strays {
             self.network.shards.stray();
         }
+        if self.sabotage == Sabotage::Undoes && self.calls[place].executed_at.is_some() {
+            self.network.shards.forget_usage();
+        }
         self.network.execute(&mut self.calls[place], &self.plan.limits, now);
     }
 
@@ -64,6 +68,7 @@ impl World<'_> {
         let mut machine = self.fleet.processes[process].borrow_mut();
         match self.sabotage {
             Sabotage::Lies => machine.lies = self.rng.in_thousand(100),
+            Sabotage::Boasts => machine.boasts = true,
             Sabotage::Forgets if self.rng.in_thousand(20) => machine.forget(),
             _ => {}
         }
@@ -102,10 +107,14 @@ impl World<'_> {
 
     /// The host hears of a call's end.
     pub(super) fn deliver(&mut self, place: usize) {
-        if self.sabotage == Sabotage::Echo
-            && self.calls[place].end == CallEnd::Timeout
-            && let Some(reply) = self.echo(place)
-        {
+        let Call { end, node, sent_at, ref reply, .. } = self.calls[place];
+        let is_in_the_dark = reply.is_none() && self.network.cut[node].0 > sent_at;
+        let echoes = match self.sabotage {
+            Sabotage::Echo => end == CallEnd::Timeout,
+            Sabotage::EchoInTheDark => is_in_the_dark,
+            _ => false,
+        };
+        if echoes && let Some(reply) = self.echo(place) {
             let call = &mut self.calls[place];
             (call.reply, call.end, call.deadline) = (Some(reply), CallEnd::Reply, u64::MAX);
         }
@@ -130,7 +139,9 @@ impl World<'_> {
                 self.network.heard(&self.calls[place], &self.plan.limits, self.now);
             }
         }
+        let dozed = if self.sabotage == Sabotage::Dozes { self.now - sent_at } else { 0 };
         self.callback(number, |worker, host, now| {
+            let now = Instant::from_nanos(now.as_nanos() - dozed);
             worker.on_store_reply(host, id, result.as_deref().map_err(|error| *error), now);
         });
     }

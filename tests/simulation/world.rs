@@ -73,6 +73,16 @@ pub enum Sabotage {
     Races,
     /// A reply that is cut ends as the one before it did.
     StaleBuffer,
+    /// Swaps of shared data that are lost are said to be made.
+    Boasts,
+    /// Workers hear of nobody who leaves before the decision.
+    DeafToLeavers,
+    /// A call that a cut swallows hears the last reply to the same question.
+    EchoInTheDark,
+    /// What comes twice has the store forget its keys.
+    Undoes,
+    /// To a worker that hears a reply it is as early as when it asked.
+    Dozes,
 }
 
 /// What a client sees of its request.
@@ -201,7 +211,9 @@ impl<'a> World<'a> {
             Event::Leave(number) => {
                 if self.requests[number].fate == Fate::Waits {
                     self.requests[number].fate = Fate::Left;
-                    self.end(number);
+                    if self.sabotage != Sabotage::DeafToLeavers {
+                        self.end(number);
+                    }
                 }
             }
             Event::Answer(number) => {
