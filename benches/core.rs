@@ -191,27 +191,11 @@ mod queue {
       "store": {"cluster": "redis", "timeout": "1s"}
     }"#;
 
-    #[divan::bench(args = [1, 64, 1024])]
-    fn ask_for_one_tenant(bencher: Bencher<'_, '_>, requests: usize) {
-        ask(bencher, requests, 1);
-    }
+    /// Requests, and the tenants from whom they come.
+    const CROWDS: [(usize, usize); 5] = [(1, 1), (64, 1), (1024, 1), (64, 64), (1024, 1024)];
 
-    #[divan::bench(args = [64, 1024])]
-    fn ask_for_as_many_tenants(bencher: Bencher<'_, '_>, requests: usize) {
-        ask(bencher, requests, requests);
-    }
-
-    #[divan::bench(args = [1, 64, 1024])]
-    fn deliver_to_one_tenant(bencher: Bencher<'_, '_>, requests: usize) {
-        deliver(bencher, requests, 1);
-    }
-
-    #[divan::bench(args = [64, 1024])]
-    fn deliver_to_as_many_tenants(bencher: Bencher<'_, '_>, requests: usize) {
-        deliver(bencher, requests, requests);
-    }
-
-    fn ask(bencher: Bencher<'_, '_>, requests: usize, tenants: usize) {
+    #[divan::bench(args = CROWDS)]
+    fn ask(bencher: Bencher<'_, '_>, (requests, tenants): (usize, usize)) {
         let all = all(requests, tenants);
         bencher.with_inputs(|| Bench::with_store(STRICT)).bench_local_values(|mut bench| {
             bench.ask(&all);
@@ -220,7 +204,8 @@ mod queue {
         });
     }
 
-    fn deliver(bencher: Bencher<'_, '_>, requests: usize, tenants: usize) {
+    #[divan::bench(args = CROWDS)]
+    fn deliver(bencher: Bencher<'_, '_>, (requests, tenants): (usize, usize)) {
         let all = all(requests, tenants);
         let asked = || {
             let mut bench = Bench::with_store(STRICT);

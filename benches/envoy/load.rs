@@ -34,9 +34,8 @@ pub(crate) struct Tally {
     pub(crate) latencies_us: Vec<u32>,
     /// Answers 429.
     pub(crate) refused: u64,
-    /// Answers that are neither that nor 200, and the status of the last one.
-    pub(crate) failed: u64,
-    pub(crate) last_failure: u16,
+    /// The first status that is neither that nor 200.
+    pub(crate) failure: Option<u16>,
     /// How long it took.
     pub(crate) seconds: f64,
 }
@@ -64,8 +63,7 @@ impl Tally {
 
     /// Fails the run where something else was answered than 200 or 429.
     pub(crate) fn expect_answered(&self, by: &str) {
-        let Self { failed, last_failure, .. } = self;
-        assert_eq!(*failed, 0, "{by} has failed, with status {last_failure}");
+        assert_eq!(self.failure, None, "{by} has failed, with this status");
     }
 
     /// The latency in milliseconds below which this share of the requests stayed.
@@ -79,8 +77,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         self.latencies_us.extend_from_slice(&other.latencies_us);
         self.refused += other.refused;
-        self.failed += other.failed;
-        self.last_failure = self.last_failure.max(other.last_failure);
+        self.failure = self.failure.or(other.failure);
         self.seconds += other.seconds;
     }
 
@@ -89,7 +86,7 @@ impl Tally {
         match status {
             200 => {}
             429 => self.refused += 1,
-            _ => (self.failed, self.last_failure) = (self.failed + 1, status),
+            _ => self.failure = self.failure.or(Some(status)),
         }
     }
 }

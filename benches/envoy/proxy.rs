@@ -268,11 +268,7 @@ impl Proxy {
     /// The CPU time that it took until it served. Fails the run where fewer VMs are active by then: they
     /// would have been measured for nothing.
     pub(crate) fn start_cpu_ns(&self, vms: u32) -> u64 {
-        let text = self.prometheus();
-        let active =
-            text.lines().filter(|line| line.starts_with("envoy_wasm_envoy_wasm_runtime_v8_active"));
-        let active: u64 =
-            active.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+        let active = stats::sum(&self.prometheus(), "envoy_wasm_envoy_wasm_runtime_v8_active", &[]);
         assert!(active >= u64::from(vms), "{active} of {vms} VMs are active");
         self.start_cpu_ns
     }

@@ -6,7 +6,7 @@ use crate::global::worst_window;
 use crate::scenarios::{by, global_limit, window};
 use crate::support::client::Connection;
 use crate::support::envoy::Envoy;
-use crate::support::redis::{Redis, Value};
+use crate::support::redis::Redis;
 
 /// Time that a client that was refused waits, so that many of them do not take the machine.
 const AFTER_A_REFUSAL: Duration = Duration::from_millis(4);
@@ -91,9 +91,7 @@ fn strict_is_exact_under_concurrency() {
 
 /// How often the script was called.
 fn script_calls(redis: &Redis) -> u64 {
-    let Value::Text(info) = redis.run(&["INFO", "commandstats"]) else { panic!("INFO is a text") };
-    let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    calls.map_or(0, |rest| rest.split(',').next().expect("a number").parse().expect("a number"))
+    redis.calls().get("evalsha").copied().unwrap_or(0)
 }
 
 /// RED-6, C3: one tenant at thousands of requests a second, nearly all of them refused, makes few

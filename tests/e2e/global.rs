@@ -6,7 +6,7 @@ use crate::scenarios::{by, global_limit, window};
 use crate::support::client::Connection;
 use crate::support::envoy::Envoy;
 use crate::support::process::poll_until;
-use crate::support::redis::{Redis, Value};
+use crate::support::redis::Redis;
 
 /// E3: all Envoys that share a Redis share one budget.
 #[test]
@@ -201,7 +201,7 @@ fn unused_leases_return_to_others() {
 
 /// A number of Redis's own, from a section of what it tells of itself.
 pub(crate) fn statistic(redis: &Redis, section: &str, name: &str) -> u64 {
-    let Value::Text(info) = redis.run(&["INFO", section]) else { panic!("INFO is a text") };
+    let info = redis.info(section);
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.expect("a statistic").trim().parse().expect("a number")
 }

@@ -226,11 +226,7 @@ fn concurrent_clients_share_one_budget() {
 
 /// How often Redis has run each command that this connection did not ask for by itself.
 fn commands_run(redis: &Redis) -> BTreeMap<String, u64> {
-    let Value::Text(info) = redis.run(&["INFO", "commandstats"]) else { panic!("INFO is a text") };
-    let calls = info.lines().filter_map(|line| {
-        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
-    });
+    let calls = redis.calls().into_iter();
     calls.filter(|(name, _)| !name.starts_with("config")).collect()
 }
 

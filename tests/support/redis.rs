@@ -1,5 +1,6 @@
 //! A Redis of a test's own, and a client that speaks to it as the tunnel does.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -163,6 +164,21 @@ impl Redis {
             Value::Integer(millis) => millis,
             other => panic!("PTTL {key}: {other:?}"),
         }
+    }
+
+    /// A section of what Redis tells of itself.
+    pub fn info(&self, section: &str) -> String {
+        let Value::Text(info) = self.run(&["INFO", section]) else { panic!("INFO is a text") };
+        info
+    }
+
+    /// How often it has run each command, by its own count.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        let calls = |line: &str| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+        };
+        self.info("commandstats").lines().filter_map(calls).collect()
     }
 
     /// The names of all keys that hold usage.

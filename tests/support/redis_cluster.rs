@@ -65,7 +65,7 @@ impl RedisCluster {
         }
         cluster.wait_until_all("serve", |node| node.info("cluster_state") == "ok");
         let synced = |node: &Node| {
-            let text = text(&node.server.run(&["INFO", "replication"]));
+            let text = node.server.info("replication");
             text.contains("role:master") && text.contains("state=online")
                 || text.contains("master_link_status:up")
         };

@@ -9,7 +9,6 @@ use crate::proxy::{Proxy, Setup};
 use crate::report::Report;
 use crate::rounds::{Plan, Series, Variant};
 use crate::support::redis::Redis;
-use crate::support::redis::Value;
 
 /// More than any run sends in a minute.
 const AMPLE: u64 = 100_000_000;
@@ -69,13 +68,8 @@ fn store_calls(plan: Plan, leased: &Proxy, redis: &Redis) -> Vec<f64> {
 
 /// How often Redis has run a script, by its own count.
 fn script_calls(redis: &Redis) -> u64 {
-    let Value::Text(text) = redis.run(&["INFO", "commandstats"]) else { panic!("INFO is text") };
-    let calls = |line: &str| {
-        let (name, rest) = line.split_once(":calls=")?;
-        let counts = name.starts_with("cmdstat_eval");
-        rest.split(',').next()?.parse::<u64>().ok().filter(|_| counts)
-    };
-    text.lines().filter_map(calls).sum()
+    let calls = redis.calls().into_iter();
+    calls.filter(|(name, _)| name.starts_with("eval")).map(|(_, calls)| calls).sum()
 }
 
 /// More than 99 of 100 requests refused, on both sides.

@@ -8,6 +8,7 @@ use crate::rls;
 use crate::rounds::{Plan, Series, Variant};
 use crate::support::process::TempDir;
 use crate::support::redis::Redis;
+use crate::support::stats;
 
 /// Enough that a filter whose requests wait for an answer is still never idle.
 const CONNECTIONS: usize = 64;
@@ -60,11 +61,9 @@ pub(crate) fn throughput(plan: Plan, report: &mut Report) {
 
 /// Fails the run where Envoy's filter has asked nobody: it would have been compared for nothing.
 fn expect_asked(native: &Proxy) {
-    let text = native.prometheus();
-    let asked = text.lines().find(|line| {
-        line.starts_with("envoy_cluster_upstream_rq_total") && line.contains("\"rls\"")
-    });
-    let count = asked.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0);
+    let of_the_service = [("envoy_cluster_name", "rls")];
+    let count =
+        stats::sum(&native.prometheus(), "envoy_cluster_upstream_rq_total", &of_the_service);
     assert!(count > 100, "the rate limit filter has asked {count} times");
 }
 

@@ -188,13 +188,13 @@ impl Budget {
         let part = usize::try_from(u64::from(windows) * LIMIT).expect("few admissions");
         let mut answers: Vec<Instant> = self.admissions.iter().map(|(_, got)| *got).collect();
         answers.sort_unstable();
-        let starts: Vec<Instant> = answers.iter().copied().step_by(part).collect();
+        let cut: Vec<&[Instant]> = answers.chunks(part).collect();
         let due = (WINDOW * windows).as_secs_f64();
         let used = |from: Instant, to: Instant| due / to.duration_since(from).as_secs_f64();
-        let mut parts: Vec<f64> = starts.windows(2).map(|pair| used(pair[0], pair[1])).collect();
-        let last = starts.last().map_or(0.0, |start| used(*start, end));
+        let mut parts: Vec<f64> = cut.windows(2).map(|pair| used(pair[0][0], pair[1][0])).collect();
+        // A limit that has admitted nothing has used nothing.
+        let (last, count) = cut.last().map_or((0.0, 0), |last| (used(last[0], end), last.len()));
         if last < 0.9 {
-            let count = answers.len() - (starts.len().max(1) - 1) * part;
             parts.push(last * count as f64 / part as f64);
         }
         parts
