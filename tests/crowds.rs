@@ -223,6 +223,41 @@ fn who_waits_is_let_go_when_the_store_is_given_up() {
     assert_eq!(questions, 2 + 1, "one probe; looks at the mode are not counted");
 }
 
+/// Goal: of a burst only so many are asked for at once as calls can take. The others stay in their crowds,
+/// which may grow, and are asked for in their order, as soon as a call has ended.
+#[test]
+fn a_burst_waits_in_its_crowds_until_calls_can_take_it() {
+    const TENANTS: usize = 5000;
+    let mut process = process(&json!([limit("s", "/", "strict")]));
+    let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
+    start(&mut process, "/", "first");
+    process.run(&mut |body| Ok(redis.exchange(body)));
+    let tenant = |number: usize| format!("t{number}");
+    let burst: Vec<StreamId> =
+        (0..TENANTS).map(|number| start(&mut process, "/", &tenant(number)).0).collect();
+    let mut calls = process.wake().1;
+    assert_eq!(calls, 8);
+    let (late, _) = start(&mut process, "/", &tenant(TENANTS - 1));
+    // From now on no call is young, so each that ends is followed by another one.
+    process.advance(Span::from_millis(2));
+    let (mut asked, mut told) = (Vec::new(), Vec::new());
+    while calls > 0 {
+        process.answer_one(&mut |body| {
+            asked.push(body.windows(7).filter(|word| word == b"EVALSHA").count());
+            Ok(redis.exchange(body))
+        });
+        let (outcomes, under_way) = process.wake();
+        let left = TENANTS.saturating_sub(asked.iter().sum());
+        assert_eq!(under_way, left.div_ceil(256).min(8), "a call that is free is made at once");
+        told.extend(outcomes);
+        calls = under_way;
+    }
+    assert_eq!(asked.iter().sum::<usize>(), TENANTS, "one question for each tenant: {asked:?}");
+    let order: Vec<StreamId> = told.iter().map(|(stream, _)| *stream).collect();
+    assert_eq!(order, [burst, vec![late]].concat());
+    assert!(told.iter().all(|(_, outcome)| outcome.status() == 200));
+}
+
 /// Goal: requests whose time is over before the store could be asked for them are seen in a metric, and
 /// take no room from later ones.
 #[test]

@@ -267,6 +267,32 @@ fn a_fail_over_is_noticed_from_the_topology() {
     assert_eq!(cluster.take_asked(), [TWO; 4]);
 }
 
+/// A burst that one node has to take in turns keeps nobody from another one.
+#[test]
+fn a_burst_at_one_node_keeps_nobody_from_the_others() {
+    let mut cluster = Cluster::new(&[("", Says::Answer), (ONE, Says::Answer), (TWO, Says::Answer)]);
+    cluster.slots = format!("*2\r\n{}{}", serves("a", ONE), serves("b", TWO)).into_bytes();
+    let mut process = process(&plugin("strict"));
+    (0..3).for_each(|_| tick(&mut process, &mut cluster, 100));
+    assert_eq!(send(&mut process, &mut cluster, "ab"), 200);
+    cluster.take_asked();
+    for (header, tenants) in [(b"x-a", 3000), (b"x-b", 300)] {
+        for tenant in 0..tenants {
+            let tenant = format!("t{tenant}");
+            process.start(&[
+                (b":path", b"/"),
+                (b"x-tenant-id", tenant.as_bytes()),
+                (header, b"yes"),
+            ]);
+        }
+    }
+    assert_eq!(process.wake().1, 8 + 2, "calls to the one and to the other");
+    let mut run =
+        |process: &mut Process| process.run_on_nodes(&mut |node, body| cluster.call(node, body));
+    let settled = [(); 2].map(|()| run(&mut process)).concat();
+    assert_eq!(fake_host::passed(&settled), 3300);
+}
+
 /// The mode that operators set lies on a shard of its own, and is asked for there.
 #[test]
 fn the_mode_is_asked_for_where_it_lies() {

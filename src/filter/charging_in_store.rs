@@ -7,13 +7,14 @@
 
 use std::rc::Rc;
 
-use super::group_commit::WAITING_MAX;
+use super::group_commit::{WAITING_MAX, part_of_call};
 use super::job::{Asker, Delivery, Unanswered};
 use super::worker::{Stream, Worker};
 use crate::host::{Host, StreamId};
 use crate::limiter::Verdict;
 use crate::map::{Map, seeded};
 use crate::policy::Charge;
+use crate::store::cluster::Node;
 use crate::store::{Answer, Decision, StoreError};
 use crate::units::{Instant, Span};
 
@@ -22,6 +23,8 @@ use crate::units::{Instant, Span};
 pub(super) struct ChargingInStore {
     /// By what they are to be charged to.
     crowds: Map<Rc<[Charge]>, Crowd>,
+    /// The same, the first to come first.
+    order: Vec<Rc<[Charge]>>,
     /// All of them.
     requests: usize,
 }
@@ -50,7 +53,7 @@ pub(super) struct Charged {
 impl ChargingInStore {
     /// Nobody. `seed` should be random.
     pub(super) const fn new(seed: u64) -> Self {
-        Self { crowds: seeded(seed), requests: 0 }
+        Self { crowds: seeded(seed), order: Vec::new(), requests: 0 }
     }
 
     /// Since when a request would wait.
@@ -67,28 +70,45 @@ impl ChargingInStore {
             crowd.deadline = crowd.deadline.max(deadline);
             return;
         }
-        self.crowds.insert(charges.into(), Crowd { streams: vec![stream], since: now, deadline });
+        let charges: Rc<[Charge]> = charges.into();
+        self.order.push(Rc::clone(&charges));
+        self.crowds.insert(charges, Crowd { streams: vec![stream], since: now, deadline });
     }
 
     /// Leaves out requests that do not stay.
     fn retain(&mut self, mut stays: impl FnMut(StreamId) -> bool) {
-        self.crowds.retain(|_, crowd| {
+        self.order.retain(|charges| {
+            let Some(crowd) = self.crowds.get_mut(charges) else { return false };
             let before = crowd.streams.len();
             crowd.streams.retain(|stream| stays(*stream));
             let left = before.saturating_sub(crowd.streams.len());
             self.requests = self.requests.saturating_sub(left);
-            !crowd.streams.is_empty()
+            let stays = !crowd.streams.is_empty();
+            if !stays {
+                self.crowds.remove(charges);
+            }
+            stays
         });
     }
 
-    /// Takes out the crowds that are meant.
+    /// Takes out the crowds that are meant, in the order in which they came; with `in_order` none
+    /// behind one that is not.
     fn take(
         &mut self,
-        is_meant: impl Fn(&[Charge], Instant) -> bool,
+        in_order: bool,
+        mut is_meant: impl FnMut(&[Charge], Instant) -> bool,
     ) -> Vec<(Rc<[Charge]>, Crowd)> {
-        let is_meant = |charges: &Rc<[Charge]>, crowd: &mut Crowd| is_meant(charges, crowd.since);
-        let taken: Vec<_> = self.crowds.extract_if(is_meant).collect();
-        let requests = taken.iter().map(|(_, crowd)| crowd.streams.len());
+        let (mut taken, mut goes_on) = (Vec::new(), true);
+        self.order.retain(|charges| {
+            let crowd = self.crowds.get(charges).filter(|_| goes_on);
+            if crowd.is_some_and(|crowd| is_meant(charges, crowd.since)) {
+                taken.extend(self.crowds.remove_entry(charges));
+                return false;
+            }
+            goes_on = goes_on && !in_order;
+            true
+        });
+        let requests = taken.iter().map(|(_, crowd): &(_, Crowd)| crowd.streams.len());
         self.requests = requests.fold(self.requests, usize::saturating_sub);
         taken
     }
@@ -148,13 +168,28 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands the crowds about which a call may be made to the next one.
+    /// Hands the crowds about which a call may be made to the next ones, as many as those can take. The
+    /// others wait for the end of a call, and grow meanwhile.
     pub(super) fn queue_charging(&mut self, now: Instant) {
         let (policy, group, groups) = (Rc::clone(&self.policy), &self.group, &self.groups);
+        let mut rooms: Vec<(Option<Node>, usize)> = Vec::new();
         let may_ask = |charges: &[Charge], since| {
-            group.may_charge(groups.node(policy.group_of(charges)).as_ref(), since, now)
+            let node = groups.node(policy.group_of(charges));
+            let place = rooms.iter().position(|(known, _)| *known == node).unwrap_or_else(|| {
+                rooms.push((node.clone(), group.room(groups, node.as_ref())));
+                rooms.len().saturating_sub(1)
+            });
+            let may_charge = group.may_charge(node.as_ref(), since, now);
+            let Some((_, room)) = rooms.get_mut(place) else { return false };
+            match room.checked_sub(part_of_call(charges.len())) {
+                Some(left) if may_charge => {
+                    *room = left;
+                    true
+                }
+                _ => false,
+            }
         };
-        for (charges, mut crowd) in self.charging.take(may_ask) {
+        for (charges, mut crowd) in self.charging.take(!groups.are_spread(), may_ask) {
             crowd.streams.retain(|stream| self.waits(*stream));
             let requests = u64::try_from(crowd.streams.len()).unwrap_or(u64::MAX);
             if requests > 0 {
@@ -187,7 +222,7 @@ impl Worker {
     pub(super) fn take_crowds(&mut self, group: usize) -> Vec<StreamId> {
         let policy = Rc::clone(&self.policy);
         let is_meant = |charges: &[Charge], _| policy.group_of(charges) == group;
-        let crowds = self.charging.take(is_meant).into_iter();
+        let crowds = self.charging.take(false, is_meant).into_iter();
         crowds.flat_map(|(_, crowd)| crowd.streams).collect()
     }
 

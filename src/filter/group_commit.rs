@@ -181,6 +181,20 @@ impl GroupCommit {
             && !(is_patient && self.calls.iter().any(|(_, call)| is_young(call)))
     }
 
+    /// The parts of calls that are free for crowds that are to be charged by a node, and not for jobs that
+    /// wait already.
+    pub(super) fn room(&self, groups: &KeyGroups, node: Option<&Node>) -> usize {
+        let under_way = self.calls.iter().filter(|(_, call)| call.node.as_ref() == node).count();
+        let calls = CALLS_MAX.saturating_sub(under_way).saturating_mul(PIPELINE_CHARGES_MAX);
+        let waits = |job: &&Job| {
+            let is_crowd = matches!(job.ticket.asker, Asker::Streams(..));
+            is_crowd && groups.node(job.decision.group).as_ref() == node
+        };
+        let waiting = self.waiting.iter().filter(waits);
+        let parts = waiting.map(|job| part_of_call(job.decision.charges.len()));
+        parts.fold(calls, usize::saturating_sub)
+    }
+
     fn may_call(&self, node: Option<&Node>, made: &[Call]) -> bool {
         let under_way = self.calls.iter().map(|(_, call)| call).chain(made);
         under_way.filter(|call| call.node.as_ref() == node).count() < CALLS_MAX
@@ -314,6 +328,11 @@ impl GroupCommit {
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
+}
+
+/// What a question with so many charges takes of a call, which has [`PIPELINE_CHARGES_MAX`] parts.
+pub(super) fn part_of_call(charges: usize) -> usize {
+    charges.max(PIPELINE_CHARGES_MAX / DECISIONS_MAX)
 }
 
 impl Call {

@@ -3,23 +3,30 @@
 //! A question belongs to nobody: when the request that caused it goes away, it goes on for those
 //! who still wait. While one is under way, no second one is asked about the same charges.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::group_commit::WAITING_MAX;
+use super::group_commit::{WAITING_MAX, part_of_call};
 use super::job::{Asker, Delivery, Unanswered};
 use super::worker::Worker;
 use crate::host::{Host, StreamId};
-use crate::map::Map;
+use crate::map::{Map, seeded};
 use crate::policy::{Charge, Policy};
-use crate::store::{Answer, DECISIONS_MAX, Decision, LeaseTerms, StoreError};
+use crate::store::{Answer, Decision, LeaseTerms, PIPELINE_CHARGES_MAX, StoreError};
 use crate::units::Instant;
 
-/// Questions that wait or are under way, by what they are about.
-pub(super) type Questions = Map<Rc<[Charge]>, Question>;
+/// Questions that wait or are under way.
+#[derive(Debug)]
+pub(super) struct Questions {
+    /// By what they are about.
+    open: Map<Rc<[Charge]>, Question>,
+    /// Those that are not sent, the first to come first, and some that are over.
+    unsent: VecDeque<Rc<[Charge]>>,
+}
 
 /// A question for leases.
 #[derive(Debug)]
-pub(super) struct Question {
+struct Question {
     /// Requests that wait for its answer, the first one first.
     waiting: Vec<StreamId>,
     sent: bool,
@@ -33,6 +40,13 @@ struct Leftovers {
     charges: Vec<Charge>,
     times: Vec<u64>,
     units: u64,
+}
+
+impl Questions {
+    /// None. `seed` should be random.
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { open: seeded(seed), unsent: VecDeque::new() }
+    }
 }
 
 impl Worker {
@@ -69,14 +83,14 @@ impl Worker {
         stream: Option<StreamId>,
         now: Instant,
     ) -> Result<(), StoreError> {
-        if let Some(question) = self.questions.get_mut(charges) {
+        if let Some(question) = self.questions.open.get_mut(charges) {
             // Where an earlier group cannot be asked, the request is here again at once.
             if question.waiting.last() != stream.as_ref() {
                 question.waiting.extend(stream);
             }
             return Ok(());
         }
-        if self.questions.len() >= WAITING_MAX {
+        if self.questions.open.len() >= WAITING_MAX {
             return Err(StoreError::Overloaded);
         }
         // Where it is too early, a request, an answer or the next tick comes when it is not.
@@ -84,7 +98,9 @@ impl Worker {
             self.group.wake(host)?;
         }
         let question = Question { waiting: stream.into_iter().collect(), sent: false };
-        self.questions.insert(charges.into(), question);
+        let charges: Rc<[Charge]> = charges.into();
+        self.questions.unsent.push_back(Rc::clone(&charges));
+        self.questions.open.insert(charges, question);
         Ok(())
     }
 
@@ -97,24 +113,28 @@ impl Worker {
         }
     }
 
-    /// Hands the questions that are new to the next call, unless it is too early for another one.
+    /// Hands questions that are new to the next calls, as many as may be made now, the first to come first.
     pub(super) fn queue_questions(&mut self, now: Instant) {
-        if !self.group.pace.allows(now) {
-            return;
-        }
         let deadline = now.plus(self.store_timeout());
-        let mut jobs = Vec::new();
-        for (charges, question) in self.questions.iter_mut().filter(|(_, question)| !question.sent)
-        {
+        let mut room = 0_usize;
+        while let Some(charges) = self.questions.unsent.front().map(Rc::clone) {
+            let part = part_of_call(charges.len());
+            if room < part {
+                if !self.group.pace.allows(now) {
+                    return;
+                }
+                self.group.pace.note(now);
+                room = PIPELINE_CHARGES_MAX;
+            }
+            self.questions.unsent.pop_front();
+            let unsent = self.questions.open.get_mut(&charges).filter(|question| !question.sent);
+            let Some(question) = unsent else { continue };
             question.sent = true;
+            room = room.saturating_sub(part);
             let waiting = u64::try_from(question.waiting.len()).unwrap_or(u64::MAX);
-            let wants = self.leases.ask(charges, waiting, now);
-            let decision = Decision::lease(charges, wants, &self.policy);
-            jobs.push((Asker::Lease(Rc::clone(charges), now), decision));
-        }
-        self.group.pace.note(jobs.len().div_ceil(DECISIONS_MAX), now);
-        for (asker, decision) in jobs {
-            let job = self.job(asker, decision, deadline);
+            let wants = self.leases.ask(&charges, waiting, now);
+            let decision = Decision::lease(&charges, wants, &self.policy);
+            let job = self.job(Asker::Lease(charges, now), decision, deadline);
             self.group.add_awake(job);
         }
     }
@@ -125,7 +145,7 @@ impl Worker {
     pub(super) fn take_from_questions(&mut self, group: usize) -> (Vec<StreamId>, Vec<StreamId>) {
         let (mut unasked, mut asked) = (Vec::new(), Vec::new());
         let policy = &self.policy;
-        self.questions.retain(|charges, question| {
+        self.questions.open.retain(|charges, question| {
             if policy.group_of(charges) != group {
                 return true;
             }
@@ -159,7 +179,7 @@ impl Worker {
             }
             _ => Unanswered::Group(group),
         };
-        let question = self.questions.remove(charges);
+        let question = self.questions.open.remove(charges);
         let waiting = question.into_iter().flat_map(|question| question.waiting);
         self.group.add_ready(waiting.map(|stream| Delivery::GoOn(stream, unanswered)));
     }

@@ -113,7 +113,7 @@ impl Worker {
             node_refusals: NodeRefusals::new(seed_candidate),
             digests: KnownDigests::new(seed_candidate),
             fields: RateLimitFields::default(),
-            questions: seeded(seed_candidate),
+            questions: Questions::new(seed_candidate),
             policy,
         }
     }

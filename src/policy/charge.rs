@@ -9,7 +9,7 @@ use super::{
 use crate::limiter::Quota;
 
 /// One level of one limit to which a request is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The limit's place in the policy.
     pub place: usize,
@@ -73,6 +73,14 @@ impl Hash for LevelKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let limit = u64::from(self.id.number()) << 8;
         state.write_u64(self.level.hash_of(self.subject.as_ref()) ^ limit);
+    }
+}
+
+impl Hash for Charge {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The same level has the same quota as a rule, but callers may choose what a request costs.
+        LevelKey::of(self).hash(state);
+        state.write_u64(self.cost);
     }
 }
 

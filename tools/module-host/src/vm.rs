@@ -6,7 +6,7 @@ use crate::functions;
 use crate::machine::Machine;
 
 /// Instructions that one callback may take; far more than any needs, so that a loop without an end
-/// is a failure and not a test that hangs. To ask the store for 16,384 tenants at once takes 281 million.
+/// is a failure and not a test that hangs (`tests/bursts.rs` has the longest).
 const FUEL: u64 = 2_000_000_000;
 
 /// The module, ready to run.
@@ -39,6 +39,7 @@ pub struct Vm {
     store: Store<Host>,
     instance: Instance,
     instructions: u64,
+    most_instructions: u64,
 }
 
 impl Program {
@@ -66,7 +67,7 @@ impl Program {
         store.data_mut().memory = instance.get_memory(&store, "memory");
         let allocate = instance.get_typed_func(&store, "proxy_on_memory_allocate");
         store.data_mut().allocate = Some(allocate.expect("the module can allocate"));
-        let mut vm = Vm { store, instance, instructions: 0 };
+        let mut vm = Vm { store, instance, instructions: 0, most_instructions: 0 };
         vm.call("_initialize", &[]).expect("it initializes");
         vm
     }
@@ -102,7 +103,9 @@ impl Vm {
         self.machine_mut().before(callback, numbers);
         self.store.set_fuel(FUEL).expect("fuel is metered");
         let ended = function.call(&mut self.store, &arguments, &mut results[..returns]);
-        self.instructions += FUEL - self.store.get_fuel().expect("fuel is metered");
+        let instructions = FUEL - self.store.get_fuel().expect("fuel is metered");
+        self.instructions += instructions;
+        self.most_instructions = self.most_instructions.max(instructions);
         match ended {
             Ok(()) => {
                 let result = results[0].i32().unwrap_or(0).cast_unsigned();
@@ -121,6 +124,11 @@ impl Vm {
     /// its bytes.
     pub fn take_instructions(&mut self) -> u64 {
         std::mem::take(&mut self.instructions)
+    }
+
+    /// The most instructions that one callback has taken since the last look.
+    pub fn take_most_instructions(&mut self) -> u64 {
+        std::mem::take(&mut self.most_instructions)
     }
 
     /// Bytes of the instance's memory.

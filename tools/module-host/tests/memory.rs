@@ -156,13 +156,13 @@ fn a_vm_is_as_large_as_documented() {
     fill_leases(&mut proxy);
     fill_drawn(&mut proxy);
     fill_refusals(&mut proxy);
-    check(&proxy, "all tables are full", 24_640);
+    check(&proxy, "all tables are full", 24_832);
     fill_waiting(&mut proxy, "/strict");
-    check(&proxy, "requests wait for the store", 60_480);
+    check(&proxy, "requests wait for the store", 52_288);
     fill_waiting(&mut proxy, "/leased/others");
-    check(&proxy, "and as many for leases", 87_424);
+    check(&proxy, "and as many for leases", 79_744);
     deliver(&mut proxy);
-    check(&proxy, "all have been delivered", 98_304);
+    check(&proxy, "all have been delivered", 83_008);
     // Whoever comes next finds room in what is there.
     let before = kib(&proxy);
     fill_waiting(&mut proxy, "/strict/again");
