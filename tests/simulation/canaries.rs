@@ -186,6 +186,11 @@ fn canary_calls_without_bound() {
 }
 
 #[test]
+fn canary_a_pace_that_calls_for_leases_do_not_keep() {
+    sabotage_is_found(Sabotage::Rewinds, &["calls for leases beyond their pace"]);
+}
+
+#[test]
 fn canary_a_request_that_is_counted_as_another() {
     let doctor = |world: &mut World<'_>| {
         let request = world.requests.iter_mut().find(|request| request.fate == Fate::Admitted)?;

@@ -25,6 +25,25 @@ pub fn evaluations(mut body: &[u8]) -> usize {
     commands.filter(|command| command[0] == b"EVALSHA").count()
 }
 
+/// The levels for which a body asks units with the script's operation `lease`; none where it sends the
+/// script, because then it asks again.
+pub fn leased_for_the_first_time(mut body: &[u8]) -> Vec<String> {
+    let mut keys = Vec::new();
+    while let Some(command) = read_command(&mut body) {
+        if command[0] == b"SCRIPT" {
+            return vec![];
+        }
+        if command[0] == b"EVALSHA" {
+            let count: usize = str::from_utf8(&command[2]).unwrap().parse().unwrap();
+            if command[3 + count + 1] == b"lease" {
+                let names = command[4..3 + count].iter();
+                keys.extend(names.map(|key| String::from_utf8(key.clone()).unwrap()));
+            }
+        }
+    }
+    keys
+}
+
 /// What a key begins with, which says what lies together.
 pub fn tag_of(key: &str) -> &str {
     key.split_once("}:1:").unwrap().0

@@ -42,6 +42,8 @@ pub struct Member {
     pub streams: BTreeSet<usize>,
     /// By the server that they are for.
     pub calls_under_way: BTreeMap<Option<String>, usize>,
+    /// Until when calls for leases are ahead of their pace.
+    pub ahead_until: u64,
 }
 
 /// All Envoys.
@@ -89,6 +91,7 @@ impl Fleet {
             process: home.process,
             streams: BTreeSet::new(),
             calls_under_way: BTreeMap::new(),
+            ahead_until: 0,
         }));
         number
     }

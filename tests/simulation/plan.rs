@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use crate::exchanges::{leased_for_the_first_time, limit_of};
 use crate::faults::{Fault, Faults};
 use crate::rng::Rng;
 use crate::shards::SHARDS_MAX;
@@ -90,7 +91,33 @@ impl Plan {
         let arrivals = arrivals(&rng, &limits, (nodes, workers), duration, &faults);
         let events = faults.events(&rng, duration, (nodes, workers), period_ms * MILLI);
         let password = rng.in_thousand(300);
-        Self { nodes, workers, limits, shards, timeout, password, arrivals, faults, events }
+        let mut plan =
+            Self { nodes, workers, limits, shards, timeout, password, arrivals, faults, events };
+        if rng.in_thousand(100) {
+            plan.invent_tenants(&rng, duration);
+        }
+        plan
+    }
+
+    /// Somebody comes to one worker, within some 15 ms, as a hundred tenants that nobody has seen before.
+    fn invent_tenants(&mut self, rng: &Rng, duration: u64) {
+        let (node, worker) = (rng.place(self.nodes), rng.place(self.workers));
+        let known = self.arrivals.iter().map(|arrival| arrival.tenant).max().unwrap_or(0);
+        let mut at = rng.within(10 * MILLI, duration);
+        for tenant in known + 1..=known + 100 {
+            let (patience, lasts, answered) = (3600 * SECOND, 0, true);
+            self.arrivals.push(Arrival { at, node, worker, tenant, patience, lasts, answered });
+            at += rng.within(0, 300_000);
+        }
+        self.arrivals.sort_by_key(|arrival| arrival.at);
+    }
+
+    /// Whether a call asks for leases, and not once more because the store had lost the script.
+    pub fn asks_for_leases(&self, body: &[u8]) -> bool {
+        leased_for_the_first_time(body).iter().any(|key| {
+            let place: usize = limit_of(key)[1..].parse().unwrap();
+            self.limits[place].kind == Kind::Leased
+        })
     }
 
     /// The plugin JSON. In a later `edition` the limits' numbers are others.

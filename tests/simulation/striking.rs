@@ -15,6 +15,11 @@ use crate::world::{Event, Fate, Sabotage, World};
 const CALLS_MAX: usize = 9;
 const DECISIONS_MAX: usize = 256;
 
+/// Time between two calls of one worker for leases, and how many may come at once: eight, and one that waited
+/// for the end of another call. In a Redis Cluster those that are sent on come on top.
+const PACE: u64 = 2 * MILLI;
+const LEASE_CALLS_MAX: u64 = 9;
+
 /// How many times as much clocks drift that race: up to four parts of a hundred.
 const RACE: i64 = 200;
 
@@ -31,6 +36,13 @@ impl World<'_> {
             let most = CALLS_MAX + usize::from(self.plan.shards > 0);
             if *under_way > most && !self.plan.faults.node_clocks {
                 self.violations.push(format!("{under_way} calls under way"));
+            }
+        }
+        if self.plan.asks_for_leases(&call.body) {
+            member.ahead_until = member.ahead_until.max(self.now) + PACE;
+            let is_steady = self.plan.shards == 0 && !self.plan.faults.node_clocks;
+            if is_steady && member.ahead_until > self.now + LEASE_CALLS_MAX * PACE {
+                self.violations.push("calls for leases beyond their pace".to_owned());
             }
         }
         if evaluations(&call.body) > DECISIONS_MAX {

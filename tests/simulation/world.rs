@@ -83,6 +83,8 @@ pub enum Sabotage {
     Undoes,
     /// To a worker that hears a reply it is as early as when it asked.
     Dozes,
+    /// Every other time that a worker is woken its clock is 20 ms slow, so nothing is ever too soon.
+    Rewinds,
 }
 
 /// What a client sees of its request.
@@ -227,7 +229,11 @@ impl<'a> World<'a> {
             Event::End(number) => self.end(number),
             Event::Tick(number) => self.tick(number),
             Event::Wake(number) => {
-                self.callback(number, |worker, host, now| worker.on_wake(host, now));
+                let rewound = self.sabotage == Sabotage::Rewinds && self.rng.in_thousand(500);
+                let by = if rewound { 20 * MILLI } else { 0 };
+                self.callback(number, |worker, host, now| {
+                    worker.on_wake(host, Instant::from_nanos(now.as_nanos() - by));
+                });
             }
             Event::Execute(number) => self.execute(number),
             Event::Deliver(number) => self.deliver(number),
