@@ -229,14 +229,53 @@ fn state_loss_by_a_restored_snapshot_is_made_up_for() {
     }
 }
 
-/// Redis is short of memory and evicts: the key of the limit, or the record, or both, again and again. What
-/// it grants again before each worker has asked and told it stays within the page's bound, and after that
-/// the limit is exact again.
+/// Redis is short of memory and evicts the limit's key, and it alone, when all of its units have just been
+/// admitted. The worker's refusals are forgotten a second later, while those units still count: they would be
+/// granted again, if it did not report what it was granted.
+#[test]
+fn state_loss_by_eviction_of_a_key_is_reported() {
+    // What the worker gets before it hears that its units are gone, an eighth of the limit at most.
+    const AGAIN: usize = LIMIT / 8;
+    for consistency in ["leased", "strict"] {
+        let redis = Redis::start();
+        // Whoever expires first goes first, so the record of the epochs stays.
+        for [name, value] in [["maxmemory-policy", "volatile-ttl"], ["maxmemory-samples", "64"]] {
+            redis.run(&["CONFIG", "SET", name, value]);
+        }
+        for number in 0..20 {
+            let name = format!("somebody else's {number}");
+            redis.run(&["SET", &name, &"x".repeat(10_000), "EX", "3600"]);
+        }
+        let plugin = plugin(consistency, "rebuild");
+        let envoy = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(1).start();
+        let mut settled = None;
+        let admitted = admitted_while([envoy.port()], || {
+            let mut last = Connection::open(envoy.port()).expect("a connection");
+            let mut ask = || last.send(&by("acme")).expect("an answer").status;
+            assert!(
+                poll_until(WINDOW, || (ask() == 429).then_some(())).is_some(),
+                "units are left"
+            );
+            while statistic(&redis, "stats", "evicted_keys") == 0 {
+                let most = statistic(&redis, "memory", "used_memory") - 1000;
+                redis.run(&["CONFIG", "SET", "maxmemory", &most.to_string()]);
+            }
+            redis.run(&["CONFIG", "SET", "maxmemory", "0"]);
+            settled = Some(Instant::now() + WINDOW + WINDOW / 2);
+            sleep(WINDOW * 3);
+        });
+        assert_bounded(consistency, &admitted, AGAIN, settled.expect("a time"));
+        let noticed = envoy.metric("fairshare_state_losses", &[("of", "key")]);
+        assert!(noticed > 0, "{consistency}: the loss was not noticed");
+    }
+}
+
+/// Redis is short of memory and evicts: the key of the limit, or the record, or both, again and again. This
+/// attacks that it is noticed, that it wedges nothing, and that the limit is exact again afterwards. While it
+/// lasts as much as the key held may be granted again, so a report that is missing shows in
+/// `state_loss_by_eviction_of_a_key_is_reported` and in `tests/lost_keys.rs`, and not here.
 #[test]
 fn state_loss_by_eviction_stays_within_its_bound() {
-    // The page says all that the key held. With demand at each of the four workers it is what those get
-    // for their first question, an eighth of the limit at most.
-    const AGAIN: usize = LIMIT / 8 * 4;
     for consistency in ["leased", "strict"] {
         let redis = Redis::start();
         let plugin = plugin(consistency, "rebuild");
@@ -269,7 +308,7 @@ fn state_loss_by_eviction_stays_within_its_bound() {
             settled = Some(Instant::now() + WINDOW + WINDOW / 2);
             sleep(WINDOW * 3);
         });
-        assert_bounded(consistency, &admitted, AGAIN, settled.expect("a time"));
+        assert_bounded(consistency, &admitted, LIMIT, settled.expect("a time"));
     }
 }
 
