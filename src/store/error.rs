@@ -52,12 +52,15 @@ pub enum StoreError {
 }
 
 /// How the store's error replies begin.
-const REPLIES: [(&[u8], StoreError); 16] = [
+const REPLIES: [(&[u8], StoreError); 18] = [
     (b"NOSCRIPT", StoreError::NoScript),
     (b"READONLY", StoreError::ReadOnly),
     (b"NOAUTH", StoreError::NoAuth),
     (b"WRONGPASS", StoreError::WrongPass),
     (b"NOPERM", StoreError::NoPermission),
+    // The user may not run what the script runs: as Redis 7.0 words it, and as it and Valkey do later.
+    (b"ERR The user executing the script", StoreError::NoPermission),
+    (b"ERR ACL failure in script:", StoreError::NoPermission),
     (b"LOADING", StoreError::Loading),
     (b"OOM", StoreError::OutOfMemory),
     (b"CLUSTERDOWN", StoreError::ClusterDown),
@@ -180,13 +183,21 @@ mod tests {
 
     #[test]
     fn error_replies_are_told_apart_by_their_code() {
-        let cases: [(&[u8], StoreError); 9] = [
+        let cases: [(&[u8], StoreError); 11] = [
             (b"NOSCRIPT No matching script. Please use EVAL.", StoreError::NoScript),
             (b"MOVED 1 h:1", StoreError::Moved),
             (b"ASK 1 h:1", StoreError::Ask),
             (b"ASKED", StoreError::Other),
             (b"BUSY Redis is busy running a script.", StoreError::Busy),
             (b"BUSYKEY Target key name already exists.", StoreError::Other),
+            (
+                b"ERR The user executing the script can't run this command or subcommand",
+                StoreError::NoPermission,
+            ),
+            (
+                b"ERR ACL failure in script: User u has no permissions to run the 'time' command",
+                StoreError::NoPermission,
+            ),
             (b"FAIRSHARE wrong type", StoreError::WrongType),
             (b"FAIRSHARE bad argument", StoreError::Other),
             (b"", StoreError::Other),

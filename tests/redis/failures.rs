@@ -1,5 +1,6 @@
 //! Errors as Redis really words them. None is a grant, and none of them charges anything.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
@@ -60,6 +61,59 @@ fn red_4_passwords() {
     assert!(decide_as(&redis, &with_password("", "s3cret")).unwrap().admitted);
     assert!(decide_as(&redis, &with_password("app", "s3cret")).unwrap().admitted);
     assert_eq!(decide_as(&redis, &with_password("lost", "s3cret")), Err(StoreError::NoPermission));
+}
+
+/// RED-4: a user who may not run one of the commands of the page is told apart, whether the filter sends it or
+/// the script runs it. `INFO` alone may be missing.
+#[test]
+fn red_4_a_user_who_lacks_a_command_is_told_apart() {
+    let redis = aged();
+    let words = page::command("docs/redis.md", "redis-cli ACL SETUSER fairshare");
+    let commands: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix('+')).collect();
+    let user = with_password("fairshare", "p");
+    for lacking in ["evalsha", "script|load", "get", "set", "time", "pttl", "pexpire", "info"] {
+        assert!(commands.contains(&lacking), "{lacking} is not on the page");
+        let without = format!("-{lacking}");
+        let rights = ["reset", "on", ">p", "~*", "+@all", &without];
+        redis.run(&[&["ACL", "SETUSER", "fairshare"], &rights[..]].concat());
+        let mut told = BTreeSet::new();
+        for cost in [1, 0] {
+            redis.run(&["SCRIPT", "FLUSH"]);
+            // A key that never expires is given an expiry.
+            redis.run(&["SET", "k", "w1 60000000 1 1 1:1"]);
+            let decisions = [ask(&[charge("k", window(5, 60 * SECOND_US), cost)])];
+            let body = redis.exchange(&encode(&user, &decisions, ScriptCall::Load));
+            let answer = decode(&user, &decisions, ScriptCall::Load, &body).remove(0);
+            told.insert(answer.err().map(StoreError::name));
+        }
+        let expected: &[_] = match lacking {
+            "info" => &[None],
+            // A key that is written again needs neither.
+            "pttl" | "pexpire" => &[None, Some("no_permission")],
+            _ => &[Some("no_permission")],
+        };
+        assert_eq!(told, expected.iter().copied().collect(), "without {lacking}");
+    }
+}
+
+/// RED-4: users and passwords may hold any characters.
+#[test]
+fn red_4_passwords_of_any_characters() {
+    let mut redis = aged();
+    redis.run(&["ACL", "SETUSER", "tester", "on", ">t3ster", "~*", "+@all"]);
+    redis.log_in("tester", "t3ster");
+    let long = "long".repeat(200);
+    for password in [" with blanks ", "\"'`\\$5*1:-", "line\r\n$end\t", "pässwörd ✓", &long] {
+        let secret = format!(">{password}");
+        redis.run(&["ACL", "SETUSER", "app", "reset", "on", &secret, "~*", "+@all"]);
+        redis.run(&["CONFIG", "SET", "requirepass", password]);
+        for user in ["", "app"] {
+            let answer = decide_as(&redis, &with_password(user, password));
+            assert!(answer.is_ok(), "{user:?}, {password:?}: {answer:?}");
+            let other = with_password(user, &format!("{password}."));
+            assert_eq!(decide_as(&redis, &other), Err(StoreError::WrongPass), "{password:?}");
+        }
+    }
 }
 
 #[test]
