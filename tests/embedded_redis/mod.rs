@@ -107,6 +107,14 @@ impl EmbeddedRedis {
         }
     }
 
+    /// Gives another server a copy of a key.
+    pub fn share(&self, to: &Self, key: &[u8]) {
+        let value = self.keyspace.borrow_mut().remove(key);
+        for server in [self, to] {
+            value.iter().for_each(|value| server.keyspace.borrow_mut().put(key, value.clone()));
+        }
+    }
+
     /// Lets go of one key.
     pub fn evict(&mut self, key: &[u8]) {
         self.keyspace.borrow_mut().remove(key);

@@ -156,3 +156,16 @@ fn canary_of_usage_that_ends_with_a_reload() {
 fn canary_of_slots_that_outlast_a_reload() {
     sabotage_is_revealed(Sabotage::DeafOnTheWayOut, without(is_update), &["in flight at the end"]);
 }
+
+#[test]
+fn canary_of_usage_that_ends_with_a_process() {
+    let is_crash = |fault: &Fault| matches!(fault, Fault::Crash { .. });
+    let words = ["kind: Leased", "units within"];
+    sabotage_is_revealed(Sabotage::ForgetsWithTheDead, without(is_crash), &words);
+}
+
+#[test]
+fn canary_of_a_server_that_clings_to_a_slot_that_moves() {
+    let is_move = |fault: &Fault| matches!(fault, Fault::MoveSlot { .. });
+    sabotage_is_revealed(Sabotage::Clings, without(is_move), &["units within"]);
+}

@@ -28,6 +28,10 @@ struct Server<'a> {
 struct SlotMap {
     /// What a canary does: every server says that all slots are its own.
     strays: bool,
+    /// What another canary does: a server goes on with a slot that has moved, as if nothing had.
+    clings: bool,
+    /// Slots that have moved, and whose they were.
+    former: Vec<(i64, usize)>,
     /// Whether it is a Redis Cluster.
     is_spread: bool,
     /// By slot.
@@ -64,6 +68,8 @@ impl<'a> Shards<'a> {
         let replaced = vec![0; count];
         let map = SlotMap {
             strays: false,
+            clings: false,
+            former: vec![],
             is_spread: plan.shards > 0,
             owners,
             on_its_way: None,
@@ -141,6 +147,11 @@ impl<'a> Shards<'a> {
         self.map.strays = true;
     }
 
+    /// Every server goes on from now on with slots that it has given away, and their keys.
+    pub const fn cling(&mut self) {
+        self.map.clings = true;
+    }
+
     /// All usage is gone, while every server's record says that nothing was lost.
     pub fn forget_usage(&mut self) {
         for server in &mut self.servers {
@@ -184,6 +195,7 @@ impl<'a> Shards<'a> {
             self.move_key(from, to, &key);
         }
         self.map.owners.insert(slot, to);
+        self.map.former.push((slot, from));
     }
 
     fn keys_of(&self, number: usize, slot: i64) -> Vec<Vec<u8>> {
@@ -194,7 +206,10 @@ impl<'a> Shards<'a> {
     fn move_key(&mut self, from: usize, to: usize, key: &[u8]) {
         let servers = self.servers.get_disjoint_mut([from, to]).unwrap();
         let [from, to] = servers.map(|server| &mut *server.redis);
-        from.hand_over(to, key);
+        match self.map.clings {
+            true => from.share(to, key),
+            false => from.hand_over(to, key),
+        }
     }
 
     /// Everything works from now on.
@@ -229,7 +244,7 @@ impl SlotMap {
             }
             _ => return None,
         };
-        if self.strays {
+        if self.strays || (self.clings && self.former.contains(&(slot_of(&keys[0]), number))) {
             return None;
         }
         let asked = std::mem::replace(asking, false);

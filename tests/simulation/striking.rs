@@ -170,6 +170,9 @@ impl World<'_> {
             }
             Fault::Crash { node } => {
                 if std::mem::replace(&mut self.fleet.nodes[node].up, false) {
+                    if self.sabotage == Sabotage::ForgetsWithTheDead {
+                        self.network.shards.forget_usage();
+                    }
                     (0..self.plan.workers).for_each(|worker| self.lose(node, worker));
                     let after = self.rng.within(MILLI, SECOND);
                     self.at(self.now + after, Event::Restart(node));
@@ -218,6 +221,9 @@ impl World<'_> {
             Fault::Evict => self.network.evict(&self.rng, self.now),
             Fault::FailOver { lost } => self.network.fail_over(&self.rng, lost, self.now),
             Fault::MoveSlot { lasts } => {
+                if self.sabotage == Sabotage::Clings {
+                    self.network.shards.cling();
+                }
                 let place = self.rng.place(self.plan.limits.len());
                 self.network.move_slot(&self.rng, place, self.now + lasts, self.now);
             }

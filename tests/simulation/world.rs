@@ -63,6 +63,10 @@ pub enum Sabotage {
     ForgetsTrapped,
     /// Shared data are gone when a new configuration comes.
     ForgetsReplaced,
+    /// The store forgets what was used when a process dies.
+    ForgetsWithTheDead,
+    /// Servers go on with slots that they have given away.
+    Clings,
     /// Shared data are gone when the node's clock goes back.
     ForgetsTheFuture,
     /// A VM that trapped runs on, and hears of nothing that its requests do.
