@@ -2,7 +2,8 @@
 //! `./envoy/test.sh compose` and `./envoy/test.sh chaos`.
 //!
 //! Every scenario prints one row of a table: what was offered and admitted, the worst interval over the
-//! limit, refusals of a tenant that stays within its share, errors, and how long recovery took.
+//! limit, refusals of a tenant that stays within its share, errors, the longest request and what it was spent on, and
+//! how long recovery took.
 #![allow(unreachable_pub, reason = "modules of a test")]
 #![allow(
     clippy::expect_used,
@@ -22,9 +23,15 @@ mod compose;
 /// The containers.
 #[path = "containers/fleet.rs"]
 mod fleet;
-/// Clients, and what they saw.
+/// Clients.
 #[path = "containers/load.rs"]
 mod load;
+/// Whether Envoys had a processor to run on.
+#[path = "containers/processor.rs"]
+mod processor;
+/// What clients saw.
+#[path = "containers/seen.rs"]
+mod seen;
 /// Delays on the way to Redis.
 #[path = "containers/slow_link.rs"]
 mod slow_link;

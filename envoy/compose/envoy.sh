@@ -17,7 +17,7 @@ write_configuration() {
   local yaml redis=${FAIRSHARE_REDIS:?} upstream=${FAIRSHARE_UPSTREAM:?}
   local loopback='socket_address: {address: 127.0.0.1, port_value: '
   export FAIRSHARE_PORT=10000 FAIRSHARE_ADMIN_PORT=9901 FAIRSHARE_UPSTREAM_PORT=upstream
-  export FAIRSHARE_WASM=/fairshare/fairshare.wasm FAIRSHARE_ACCESS_LOG=/dev/null FAIRSHARE_REDIS_SOCKET=redis
+  export FAIRSHARE_WASM=/fairshare/fairshare.wasm FAIRSHARE_REDIS_SOCKET=redis
   yaml=$(fill_in /fairshare/plugin.json)
   yaml=${yaml//"${loopback}upstream}"/"socket_address: {address: ${upstream%:*}, port_value: ${upstream#*:}}"}
   yaml=${yaml//'pipe: {path: "redis"}'/"socket_address: {address: ${redis%:*}, port_value: ${redis#*:}}"}

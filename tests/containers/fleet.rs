@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Output};
@@ -13,6 +14,9 @@ use crate::support::tools::{module, repository};
 
 /// How long a container may take to do what it was asked for.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where an Envoy's container has its access log.
+const ACCESS_LOG: &str = "/tmp/access.log";
 
 /// The containers of `envoy/docker-compose.yaml`, removed with the value.
 pub struct Fleet {
@@ -99,7 +103,7 @@ impl Fleet {
         }
         command.args(["--project-name", &self.project, "--file"]).arg(file).args(arguments);
         command.env("FAIRSHARE_PLUGIN", plugin).env("FAIRSHARE_MODULE", module());
-        command.env("FAIRSHARE_REDIS", &self.redis);
+        command.env("FAIRSHARE_REDIS", &self.redis).env("FAIRSHARE_ACCESS_LOG", ACCESS_LOG);
         let ports = [
             ("FAIRSHARE_PORT", self.ports[0]),
             ("FAIRSHARE_PORT_2", self.ports[1]),
@@ -182,6 +186,26 @@ impl Fleet {
         series.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
+    /// What the Envoys' access logs say: the path of each request, and for how long its Envoy had it.
+    pub fn times(&self) -> HashMap<String, Duration> {
+        (0..2).flat_map(|envoy| self.times_of(envoy)).collect()
+    }
+
+    fn times_of(&self, envoy: usize) -> HashMap<String, Duration> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let last = format!("/healthz?last-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Request::get(&last).send(self.ports[envoy]);
+        let written = || {
+            // Has Envoy write what it would keep for ten seconds.
+            Request::post("/reopen_logs", "").send(self.admin_ports[envoy]);
+            let service = format!("envoy-{}", envoy + 1);
+            let log = self.run_in(&service, &["cat", ACCESS_LOG]);
+            log.contains(&format!(" {last} ")).then_some(log)
+        };
+        let log = poll_until(PATIENCE, written).expect("an access log");
+        log.lines().filter_map(time_of).collect()
+    }
+
     fn iptables(&self, service: &str, rule: &[&str]) {
         let container = self.container(service);
         let pid =
@@ -190,6 +214,11 @@ impl Fleet {
         run(Command::new("nsenter")
             .args(["--target", pid.trim(), "--net", "iptables", "--wait"])
             .args(rule));
+    }
+
+    /// The Envoys' containers.
+    pub fn envoys(&self) -> [String; 2] {
+        ["envoy-1", "envoy-2"].map(|service| self.container(service))
     }
 
     fn container(&self, service: &str) -> String {
@@ -207,6 +236,13 @@ impl Drop for Fleet {
         let profiles = ["--profile", "replica", "--profile", "cluster"];
         self.compose(&[&profiles[..], &["down", "--volumes", "--timeout", "1"]].concat());
     }
+}
+
+/// The path and the time of a line of the access log of `envoy/envoy.yaml`.
+fn time_of(line: &str) -> Option<(String, Duration)> {
+    let path = line.split(' ').nth(2)?;
+    let (_, millis) = line.rsplit_once(" ms=")?;
+    Some((path.to_owned(), Duration::from_millis(millis.parse().ok()?)))
 }
 
 fn has_compose_plugin() -> bool {
