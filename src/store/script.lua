@@ -123,8 +123,9 @@ local function read_epoch(text)
     match(text or '', '^e1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S+)$')
   since_us, ready_us, expires_us = whole(since_us), whole(ready_us), whole(expires_us)
   number, seq = whole(number), whole(seq)
+  -- Nothing counts so far. What comes near MAX could not be counted on.
   if not (number and seq and since_us and ready_us and expires_us)
-    or since_us > now_us + MAX_AHEAD_US then
+    or since_us > now_us + MAX_AHEAD_US or max(number, seq) > MAX / 2 then
     return false
   end
   epoch.number, epoch.seq, epoch.why, epoch.run = number, seq, tonumber(why), run

@@ -12,7 +12,7 @@ use crate::limiter::{GcraQuota, Quota, greatest_common_divisor};
 pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/script.lua"));
 
 /// The script's name in the store's cache: the SHA-1 of its text, in hex.
-pub const SCRIPT_SHA1: &str = "2eb742cba93218cf42d40b2abd4fe3aaaada633d";
+pub const SCRIPT_SHA1: &str = "390bc8a297dfc530706458bdbd4729b74489f10c";
 
 /// The version of the protocol between this module and the script.
 const PROTOCOL: &str = "1";

@@ -83,6 +83,26 @@ fn an_older_copy_begins_an_epoch() {
     assert_eq!(after.levels[0].remaining, 4, "of the new epoch alone");
 }
 
+/// Goal: a record that only looks like ours wedges nothing: its numbers are too large to be counted on from.
+#[test]
+fn a_record_that_cannot_be_counted_on_begins_an_epoch() {
+    let timed = Timed::start();
+    let five = [charge("k", window(5, MINUTE_US), 1)];
+    let largest = 1_u64 << 53;
+    for (number, seq) in [(largest, 0), (largest - 1, 7), (1, largest), (1, largest - 1)] {
+        let before = timed.decide(START_US, &five).state;
+        let text = format!("e1 {number} {seq} 0 0 0 0 -");
+        timed.redis.run(&["SET", "{f}:1:epoch", &text, "EX", "600"]);
+        let after = answer(&timed, START_US, knowing(before, Operation::Poll, &[]));
+        assert_eq!(after.why, 1, "{text}");
+        assert!(after.state.epoch > before.epoch && after.state.epoch < largest / 2, "{text}");
+        let ready =
+            answer(&timed, START_US + PAUSE_US, knowing(after.state, Operation::Decide, &five));
+        assert!(ready.admitted, "{text}");
+        timed.redis.run(&["DEL", "k"]);
+    }
+}
+
 #[test]
 fn another_server_begins_an_epoch_and_a_lost_script_does_not() {
     let redis = aged();
