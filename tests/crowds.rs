@@ -258,6 +258,21 @@ fn a_burst_waits_in_its_crowds_until_calls_can_take_it() {
     assert!(told.iter().all(|(_, outcome)| outcome.status() == 200));
 }
 
+/// Goal: with the shortest timeout that there is the store is asked, though the wake-up takes some of it.
+#[test]
+fn the_shortest_timeout_leaves_time_to_ask() {
+    let plugin = json!({"limits": [limit("s", "/", "strict")],
+                        "store": {"cluster": "redis", "timeout": "1ms"}});
+    let mut process = Process::new(&plugin.to_string(), 1).expect("a configuration");
+    let mut redis = EmbeddedRedis::aged(process.machine().borrow().now_us());
+    let (stream, _) = start(&mut process, "/", "acme");
+    process.advance(Span::from_micros(60));
+    assert_eq!(process.wake().1, 1, "the store is asked");
+    process.advance(Span::from_micros(400));
+    let outcomes = process.run(&mut |body| Ok(redis.exchange(body)));
+    assert_eq!(told(&outcomes, stream), Some(200));
+}
+
 /// Goal: requests whose time is over before the store could be asked for them are seen in a metric, and
 /// take no room from later ones.
 #[test]

@@ -150,7 +150,7 @@ impl GroupCommit {
             if !wanted(&job.ticket.asker) {
                 continue;
             }
-            if job.ticket.deadline.since(now) < TIMEOUT_MIN {
+            if job.ticket.deadline <= now {
                 self.fail(job.ticket, StoreError::Timeout);
                 continue;
             }
