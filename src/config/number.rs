@@ -67,9 +67,11 @@ pub(super) fn fraction(number: &Number) -> Result<Fraction, Fault> {
     })
 }
 
-/// Whether the text is a number of ordinary length.
+/// Whether the text is a number of ordinary length. Read from a slice, as the document is: the parser of
+/// strings would be a second one, of 7 kB of the module.
 pub(super) fn is_short(text: &str) -> bool {
-    text.len() <= MAX_SHORT && matches!(serde_json::from_str(text), Ok(Value::Number(_)))
+    text.len() <= MAX_SHORT
+        && matches!(serde_json::from_slice(text.as_bytes()), Ok(Value::Number(_)))
 }
 
 /// The number in digits, without an exponent, and with a point only where a fraction follows.
