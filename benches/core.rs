@@ -143,17 +143,16 @@ fn slab(bencher: Bencher<'_, '_>, tenants: u64) {
     let (mut node, mut host) = (NodeStore::new("bench", 7), PlainHost::default());
     node.decide(&mut host, &[charge(1000, Span::from_secs(60))], NOW);
     let record =
-        Slot::decode(&host.value("fairshare/1/bench/s")).unwrap().record(Fingerprint::ONLY, NOW);
+        Slot::decode(host.value("fairshare/1/bench/s")).unwrap().record(Fingerprint::ONLY, NOW);
     let mut slot = Slot::default();
     for tenant in 0..tenants {
         slot.put(Fingerprint::new(tenant + 10), &record, NOW);
     }
-    let bytes = slot.encode();
     bencher.bench_local(|| {
-        let mut slot = Slot::decode(black_box(&bytes)).unwrap();
+        let mut slot = Slot::decode(black_box(slot.bytes()).to_vec()).unwrap();
         let record = slot.record(Fingerprint::new(10), NOW);
         slot.put(Fingerprint::new(10), &record, NOW);
-        slot.encode().len()
+        slot.bytes().len()
     });
 }
 

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fairshare::limiter::{GcraQuota, Quota, WindowQuota};
-use fairshare::policy::{Charge, Level, LimitId};
+use fairshare::policy::{Charge, Digester, Level, LimitId};
 use fairshare::store::node::NodeStore;
 use fairshare::units::{Instant, Span};
 use fake_host::{Machine, SharedMap};
@@ -210,6 +210,34 @@ fn a_busy_level_is_seldom_written() {
     }
     assert_eq!(workers.refused, 0);
     assert!(workers.swaps() < 200, "{} writes for 10,000 requests", workers.swaps());
+}
+
+/// Goal: a subject that comes for the first time costs its own level's write, while what has been drawn
+/// covers the level that all share.
+#[test]
+fn a_newcomer_writes_its_own_level_alone() {
+    let mut workers =
+        Workers::new(1, Quota::Window(WindowQuota { requests: 1_000_000, window: SECOND }));
+    let own = |tenant: u32| Charge {
+        level: Level::Tenant,
+        subject: Some(Digester::new(None).digest(&tenant.to_le_bytes())),
+        quota: Quota::Window(WindowQuota { requests: 1, window: SECOND }),
+        ..workers.charge(1)
+    };
+    let (shared, newcomers): (Charge, Vec<Charge>) =
+        (workers.charge(1), (0..2000).map(own).collect());
+    let charged = |workers: &mut Workers, newcomer: &Charge| {
+        workers.pass(50);
+        workers.nodes[0].decide(&mut workers.map, &[shared, *newcomer], workers.now).admitted
+    };
+    newcomers.iter().for_each(|newcomer| assert!(charged(&mut workers, newcomer)));
+    let (own_levels, all) = (2000, workers.swaps());
+    assert!(all < own_levels + 100, "{all} writes for {own_levels} newcomers");
+    // Whom its own level refuses spends nothing of what was drawn.
+    assert!(newcomers.iter().take(10).all(|newcomer| !charged(&mut workers, newcomer)));
+    workers.pass(100_000);
+    workers.nodes[0].renew(&mut workers.map, workers.now);
+    assert_eq!(workers.left(), 1_000_000 - 2000 - 1);
 }
 
 /// Goal: small limits are charged one request at a time, so that all of them is there for everyone.

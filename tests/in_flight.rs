@@ -167,6 +167,45 @@ fn rates_and_slots_are_charged_together_or_not_at_all() {
     assert!(!decide(node), "the window holds two");
 }
 
+/// Goal: where very many subjects come once each, the end of most requests writes nothing, neither at
+/// once nor later. What is left to run out is never more than a sixty-fourth of a cap, and is over after
+/// a lease.
+#[test]
+fn slots_of_a_crowd_of_subjects_lapse_where_they_are_few() {
+    const CAP: u64 = 128;
+    let mut model = Model::new(0, 0);
+    let Model { machine, map, workers, now, .. } = &mut model;
+    let node = &mut workers[0].node;
+    let come_and_go = |node: &mut NodeStore, map: &mut SharedMap, tenant: u8, together: usize| {
+        let slot = slot(Level::Tenant, tenant, CAP);
+        let outcomes: Vec<_> = (0..together).map(|_| node.decide(map, &[slot], *now)).collect();
+        for outcome in outcomes {
+            assert!(outcome.admitted);
+            if !node.refund_later(&slot, &outcome.verdicts[0]) {
+                node.release(map, &[slot], *now);
+            }
+        }
+    };
+    (0..=255).for_each(|tenant| come_and_go(node, map, tenant, 1));
+    assert_eq!(machine.borrow().swaps - 2, 256, "one write each, and one for seed and holder");
+    let left = |map: &mut SharedMap, tenant: u8, now: Instant| {
+        let slot = slot(Level::Tenant, tenant, CAP);
+        NodeStore::new("test", 7).peek(map, &[slot], now).verdicts[0].remaining
+    };
+    // A subject that comes back several times finds its own lapsed slots to be its own.
+    (0..20).for_each(|_| come_and_go(node, map, 255, 1));
+    // One that holds more than a sixty-fourth at once gives back all of it.
+    come_and_go(node, map, 200, 3);
+    assert_eq!(left(map, 200, *now), CAP - 1);
+    let all = |map: &mut SharedMap, now: Instant| -> Vec<u64> {
+        (0..=255).map(|tenant| left(map, tenant, now)).collect()
+    };
+    let at_once = all(map, *now);
+    assert!(at_once.iter().all(|left| *left >= CAP - 1 - CAP / 64), "{at_once:?}");
+    assert!(at_once.iter().any(|left| *left < CAP - 1), "nothing was left to lapse");
+    assert!(all(map, now.plus(Span::from_secs(16))).iter().all(|left| *left == CAP - 1));
+}
+
 /// Goal: where a level is nearly empty, the end of a request writes nothing at once, the next look
 /// does, and what ends meanwhile is never more than a sixteenth of the cap.
 #[test]

@@ -38,12 +38,17 @@ pub fn run(bytes: &[u8]) {
     let mut now = Instant::from_nanos(bytes.number());
     let step = Span::from_nanos(bytes.number());
     let mut shared = OneValue { value: bytes.0.to_vec(), version: 1, largest: 0 };
-    if let Ok(slot) = Slot::decode(bytes.0) {
-        let again = slot.encode();
-        let slot_again = Slot::decode(&again).expect("what was written is read");
-        for fingerprint in [Fingerprint::ONLY, Fingerprint::new(9)] {
-            assert_eq!(slot.record(fingerprint, now), slot_again.record(fingerprint, now));
-        }
+    if let Ok(mut slot) = Slot::decode(bytes.0.to_vec()) {
+        let (own, other) = (Fingerprint::new(10), Fingerprint::new(9));
+        let record = slot.record(other, now);
+        slot.put(own, &record, now);
+        let (length, written) = (slot.bytes().len(), slot.record(own, now));
+        let mut again = Slot::decode(slot.bytes().to_vec()).expect("what was written is read");
+        assert_eq!(again.record(own, now), written);
+        assert_eq!(again.put(own, &record, now), 0, "there was room before");
+        // An overflow of rows that held nothing is over at once.
+        assert!(again.bytes().len() <= length, "it grew by what stood there already");
+        assert_eq!(again.record(own, now), written);
     }
     let charges = plan(&policy, "/").node;
     let mut node = NodeStore::new(&policy.namespace, 7);

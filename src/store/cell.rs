@@ -34,8 +34,8 @@ pub(super) struct Wish<'a> {
 }
 
 /// A cell's slot and record as they were read, with what goes back taken out.
-pub(super) struct Reading<'a> {
-    slot: Slot<'a>,
+pub(super) struct Reading {
+    slot: Slot,
     record: Record,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum CellOutcome {
 
 impl Cell {
     /// Reads the cell's bytes.
-    pub(super) fn read<'b>(&self, bytes: &'b [u8], wish: &Wish<'_>) -> Reading<'b> {
+    pub(super) fn read(&self, bytes: Vec<u8>, wish: &Wish<'_>) -> Reading {
         let slot = Slot::decode(bytes).unwrap_or_default();
         let mut record = slot.record(self.fingerprint, wish.now);
         for member in &self.members {
@@ -63,7 +63,7 @@ impl Cell {
     /// Decides the cell's charges over what was read.
     pub(super) fn decide(
         &self,
-        reading: &Reading<'_>,
+        reading: &Reading,
         wish: &Wish<'_>,
         verdicts: &mut [Verdict],
     ) -> bool {
@@ -90,7 +90,7 @@ impl Cell {
     pub(super) fn charge(
         &self,
         shared: &mut impl SharedData,
-        (reading, version): (Reading<'_>, Version),
+        (reading, version): (Reading, Version),
         wish: &Wish<'_>,
         verdicts: &mut [Verdict],
     ) -> CellOutcome {
@@ -100,7 +100,7 @@ impl Cell {
                 break;
             }
             let Ok(value) = shared.get(&self.key) else { return CellOutcome::GaveUp };
-            let reading = self.read(&value.bytes, wish);
+            let reading = self.read(value.bytes, wish);
             if !self.decide(&reading, wish, verdicts) {
                 return CellOutcome::Refused;
             }
@@ -113,7 +113,7 @@ impl Cell {
     fn swap(
         &self,
         shared: &mut impl SharedData,
-        (reading, version): (Reading<'_>, Version),
+        (reading, version): (Reading, Version),
         wish: &Wish<'_>,
         verdicts: &[Verdict],
     ) -> Option<CellOutcome> {
@@ -126,7 +126,7 @@ impl Cell {
             }
         }
         let evicted = slot.put(self.fingerprint, &record, wish.now);
-        match shared.swap(&self.key, &slot.encode(), version) {
+        match shared.swap(&self.key, slot.bytes(), version) {
             Ok(Swap::Done) => Some(CellOutcome::Charged(times, evicted)),
             Ok(Swap::Lost) => None,
             Err(SharedDataFailure) => Some(CellOutcome::GaveUp),
@@ -161,7 +161,7 @@ impl Cell {
 fn charge_record(record: &mut Record, charge: &Charge, ahead: u64, wish: &Wish<'_>) -> Instant {
     let now = wish.now;
     if let Some(share) = wish.own.share(charge, charge.cost, now) {
-        record.set_slots(charge.id, share, now);
+        record.set_slots(charge.id, share, Some(charge.quota.capacity()), now);
         return now;
     }
     record.charge(charge, charge.cost.saturating_add(ahead), now)
@@ -170,7 +170,7 @@ fn charge_record(record: &mut Record, charge: &Charge, ahead: u64, wish: &Wish<'
 /// Puts a worker's shares in the place of those that it wrote before.
 pub(super) fn set_shares(record: &mut Record, shares: &[(LimitId, Share)], now: Instant) {
     for (limit, share) in shares {
-        record.set_slots(*limit, *share, now);
+        record.set_slots(*limit, *share, None, now);
     }
 }
 
@@ -184,11 +184,11 @@ pub(super) fn rewrite(
 ) -> bool {
     for _ in 0..SWAP_TRIES {
         let Ok(value) = shared.get(key) else { return false };
-        let mut slot = Slot::decode(&value.bytes).unwrap_or_default();
+        let mut slot = Slot::decode(value.bytes).unwrap_or_default();
         let mut record = slot.record(fingerprint, now);
         change(&mut record);
         slot.put(fingerprint, &record, now);
-        match shared.swap(key, &slot.encode(), value.version) {
+        match shared.swap(key, slot.bytes(), value.version) {
             Ok(Swap::Done) => return true,
             Ok(Swap::Lost) => {}
             Err(SharedDataFailure) => return false,

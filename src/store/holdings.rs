@@ -6,7 +6,9 @@
 //!
 //! Where a level was nearly empty when a request came, its slot need not be free at once for others to
 //! find room: it is given back in memory, and the shared data learn of it with the next write of the
-//! record or the next look at what is due, which spares a request its second write.
+//! record or the next look at what is due, which spares a request its second write. Where that is so for
+//! more subjects than a look can write, those of whose levels next to nothing was taken are not written
+//! at all: their leases run out.
 
 use std::hash::{Hash, Hasher};
 
@@ -23,7 +25,7 @@ const SPARE_FOR: Span = RENEWAL_PERIOD.plus(RENEWAL_PERIOD);
 
 /// Records whose slots may be given back later than at once, and that are written at one look
 /// however few there are.
-const UNWRITTEN_MAX: usize = 256;
+const UNWRITTEN_MAX: usize = 64;
 
 /// Whose record at which level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,19 +162,25 @@ impl Holdings {
         Some(slots)
     }
 
-    /// Gives back a slot of which the shared data need not know at once. Returns whether it did; it
-    /// does not where much is unwritten already.
-    pub(super) fn release_later(&mut self, charge: &Charge) -> bool {
-        if self.unwritten >= UNWRITTEN_MAX {
+    /// Gives back a slot of which the shared data need not know at once, or never where it `may_lapse`.
+    /// Returns whether it did; it does not where much is unwritten already.
+    pub(super) fn release_later(&mut self, charge: &Charge, may_lapse: bool) -> bool {
+        let place = Place::of(charge);
+        let Some(held) = self.places.get_mut(&place) else { return false };
+        let is_told = held.unwritten || self.unwritten < UNWRITTEN_MAX;
+        if !is_told && !may_lapse {
             return false;
         }
-        let Some(held) = self.places.get_mut(&Place::of(charge)) else { return false };
         let Some(slots) = held.slots.iter_mut().find(|slots| slots.limit == charge.id) else {
             return false;
         };
         slots.held = slots.held.saturating_sub(1);
-        self.unwritten = self.unwritten.saturating_add(usize::from(!held.unwritten));
-        held.unwritten = true;
+        if is_told {
+            self.unwritten = self.unwritten.saturating_add(usize::from(!held.unwritten));
+            held.unwritten = true;
+        } else if held.slots.iter().all(|slots| slots.held == 0) {
+            self.places.remove(&place);
+        }
         true
     }
 

@@ -1,8 +1,9 @@
 //! The node's usage: one state for all workers of a process, in the host's shared data.
 //!
-//! A request's charges are grouped into cells: one for everyone, one each for its tenant, its
-//! credential and its client. [`NodeStore::decide`] reads every cell, decides all charges, and only where all fit
-//! writes them, each cell by compare-and-swap. Where another worker came first, the cell is read
+//! Charges for which the worker has drawn enough, or holds a spare slot, are decided in its memory. The
+//! others are grouped into cells: one for everyone, one each for the tenant, the credential and the
+//! client. [`NodeStore::decide`] reads every cell, decides all charges, and only where all fit writes
+//! them, each cell by compare-and-swap. Where another worker came first, the cell is read
 //! and decided anew; where it has no room any more, what was already written is taken back. So
 //! nothing is ever admitted beyond a limit, and a refused request ends with nothing spent.
 //!
@@ -30,6 +31,9 @@ use crate::units::Instant;
 /// of the configuration finds all usage where it was.
 pub const SLOTS: u64 = 2048;
 
+/// The most bytes of a key after its prefix: a level's letter and the number of one of its slots.
+const ADDRESS_BYTES: usize = 6;
+
 /// The key that numbers the holders of slots, for all namespaces.
 const HOLDERS: &str = "fairshare/1/holders";
 
@@ -40,6 +44,10 @@ const TALLY: &str = "fairshare/1/in_flight";
 /// Slots that were taken while no more than one in so many was taken may be given back later than at
 /// once. Smaller caps are always exact.
 const LATER_PART: u64 = 16;
+
+/// Slots that were taken while no more than one in so many was taken may be left to run out with their
+/// leases, where very many subjects come.
+const LAPSE_PART: u64 = 64;
 
 /// What the node says to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +62,14 @@ pub struct NodeOutcome {
     pub evicted: usize,
     /// Whether the host's shared data failed or its contention outlasted every try.
     pub gave_up: bool,
+}
+
+/// What a worker's own memory says to a request.
+struct Spent {
+    /// In the order of the charges.
+    verdicts: Vec<Verdict>,
+    /// Positions of the charges for which there was not enough. Their verdicts are yet to come.
+    rest: Vec<usize>,
 }
 
 /// The node's usage.
@@ -89,16 +105,12 @@ impl NodeStore {
         now: Instant,
     ) -> NodeOutcome {
         // What there is in memory is not charged, only looked at.
-        if let Some(outcome) = self.spend(charges, now) {
-            charges.iter().for_each(|charge| self.unspend(charge, now));
-            return outcome;
+        let spent = self.spend(charges, now);
+        self.unspend(charges, &spent, now);
+        match spent.rest(charges) {
+            rest if rest.is_empty() => spent.into_outcome(NodeOutcome::nothing()),
+            rest => spent.into_outcome(self.peek_shared(shared, &rest, now)),
         }
-        let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
-        let Ok((cells, seen)) = self.read(shared, &enforced) else {
-            return NodeOutcome::gave_up(charges);
-        };
-        let wish = Wish { charges: &enforced, orders: &[], own: &self.own, now };
-        look(&cells, &seen, &wish, charges).0
     }
 
     /// Decides all charges, and charges them if every one fits.
@@ -108,16 +120,44 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
-        if let Some(outcome) = self.spend(charges, now) {
-            return outcome;
+        let spent = self.spend(charges, now);
+        if spent.rest.is_empty() {
+            return spent.into_outcome(NodeOutcome::nothing());
         }
+        let outcome = self.decide_shared(shared, &spent.rest(charges), now);
+        if !outcome.admitted {
+            self.unspend(charges, &spent, now);
+        }
+        spent.into_outcome(outcome)
+    }
+
+    fn peek_shared(
+        &mut self,
+        shared: &mut impl SharedData,
+        charges: &[Charge],
+        now: Instant,
+    ) -> NodeOutcome {
+        let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
+        let Ok((cells, seen)) = self.read(shared, &enforced) else {
+            return NodeOutcome::gave_up(charges);
+        };
+        let wish = Wish { charges: &enforced, orders: &[], own: &self.own, now };
+        look(&cells, seen, &wish, charges).0
+    }
+
+    fn decide_shared(
+        &mut self,
+        shared: &mut impl SharedData,
+        charges: &[Charge],
+        now: Instant,
+    ) -> NodeOutcome {
         let enforced: Vec<Charge> = charges.iter().map(enforced).collect();
         let orders: Vec<Order> = charges.iter().map(|c| self.drawn.order(c, now)).collect();
         let Ok((cells, seen)) = self.read(shared, &enforced) else {
             return NodeOutcome::gave_up(charges);
         };
         let wish = Wish { charges: &enforced, orders: &orders, own: &self.own, now };
-        let (mut outcome, readings) = look(&cells, &seen, &wish, charges);
+        let (mut outcome, readings) = look(&cells, seen, &wish, charges);
         if outcome.admitted {
             let written = charge_all(shared, &cells, readings, &wish, &mut outcome);
             self.settle(shared, &cells, written, (charges, &enforced, &orders), now, &mut outcome);
@@ -126,28 +166,32 @@ impl NodeStore {
         outcome
     }
 
-    /// Admits by what the worker has drawn and holds already, if that is enough for every charge.
-    fn spend(&mut self, charges: &[Charge], now: Instant) -> Option<NodeOutcome> {
-        let mut verdicts = Vec::with_capacity(charges.len());
-        for charge in charges {
+    /// Takes what the worker has drawn or holds already, for every charge for which that is enough.
+    fn spend(&mut self, charges: &[Charge], now: Instant) -> Spent {
+        let mut spent = Spent { verdicts: Vec::with_capacity(charges.len()), rest: Vec::new() };
+        for (position, charge) in charges.iter().enumerate() {
             let told = match charge.quota.is_in_flight() {
                 true => self.own.take_spare(charge, now),
                 false => self.drawn.spend(charge, now),
             };
             let Some(told) = told else {
-                let done = charges.iter().take(verdicts.len());
-                done.for_each(|charge| self.unspend(charge, now));
-                return None;
+                spent.rest.push(position);
+                spent.verdicts.push(Verdict::refusal(&charge.quota));
+                continue;
             };
-            verdicts.push(told);
+            spent.verdicts.push(told);
         }
-        Some(NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() })
+        spent
     }
 
-    fn unspend(&mut self, charge: &Charge, now: Instant) {
-        match charge.quota.is_in_flight() {
-            true => drop(self.own.change(charge, 0, charge.cost, now)),
-            false => self.drawn.unspend(charge),
+    /// Gives back what [`spend`](Self::spend) has just taken.
+    fn unspend(&mut self, charges: &[Charge], spent: &Spent, now: Instant) {
+        for (position, charge) in charges.iter().enumerate() {
+            match charge.quota.is_in_flight() {
+                _ if spent.rest.contains(&position) => {}
+                true => drop(self.own.change(charge, 0, charge.cost, now)),
+                false => self.drawn.unspend(charge),
+            }
         }
     }
 
@@ -215,11 +259,13 @@ impl NodeStore {
     /// Gives back one slot without telling the shared data at once. Returns whether it did: only
     /// where the level was nearly empty when the slot was taken, as `verdict` says. So of a cap's
     /// slots a sixteenth at most is ever taken for taken that is free, and until the next
-    /// [renewal](Self::renew) at most.
+    /// [renewal](Self::renew) at most. Under a flood of subjects a sixty-fourth may be until its lease
+    /// is over.
     pub fn refund_later(&mut self, slot: &Charge, verdict: &Verdict) -> bool {
         let taken = verdict.capacity.saturating_sub(verdict.remaining);
         let part = verdict.capacity.checked_div(LATER_PART).unwrap_or(0);
-        taken <= part && self.own.release_later(slot)
+        let lapse_part = verdict.capacity.checked_div(LAPSE_PART).unwrap_or(0);
+        taken <= part && self.own.release_later(slot, taken <= lapse_part)
     }
 
     /// Charges what has happened already, whether or not it fits. Where the host fails or contention
@@ -270,7 +316,7 @@ impl NodeStore {
         let share = Share::new(self.own.holder().unwrap_or_default(), count, now);
         let all = StdCell::new(0);
         let tell = |record: &mut Record| {
-            record.set_slots(everything, share, now);
+            record.set_slots(everything, share, None, now);
             all.set(record.slots(everything, share, now).used(now));
         };
         rewrite(shared, TALLY, Fingerprint::ONLY, now, &tell).then(|| all.get())
@@ -299,14 +345,18 @@ impl NodeStore {
     }
 
     fn address(&self, level: Level, subject: Option<Subject>, seed: u64) -> (String, Fingerprint) {
-        let (prefix, letter) = (&self.prefix, level.letter());
+        let mut key = String::with_capacity(self.prefix.len().saturating_add(ADDRESS_BYTES));
+        key.push_str(&self.prefix);
+        key.push(level.letter());
         let Some(subject) = subject else {
-            return (format!("{prefix}{letter}"), Fingerprint::ONLY);
+            return (key, Fingerprint::ONLY);
         };
         let (fingerprint, place) = subject.halves();
         // The high bits of a product with a secret odd factor: a universal hash.
         let slot = place.wrapping_mul(seed | 1).rotate_left(11) % SLOTS;
-        (format!("{prefix}{letter}/{slot}"), Fingerprint::new(fingerprint))
+        key.push('/');
+        key.push_str(itoa::Buffer::new().format(slot));
+        (key, Fingerprint::new(fingerprint))
     }
 
     fn seed(&mut self, shared: &mut impl SharedData) -> Result<u64, SharedDataFailure> {
@@ -324,17 +374,17 @@ impl NodeStore {
 }
 
 /// Decides over what stands in the cells.
-fn look<'a>(
+fn look(
     cells: &[Cell],
-    seen: &'a [Versioned],
+    seen: Vec<Versioned>,
     wish: &Wish<'_>,
     charges: &[Charge],
-) -> (NodeOutcome, Vec<(Reading<'a>, Version)>) {
+) -> (NodeOutcome, Vec<(Reading, Version)>) {
     let verdicts = charges.iter().map(|charge| Verdict::refusal(&charge.quota)).collect();
     let mut outcome = NodeOutcome { admitted: true, verdicts, ..NodeOutcome::default() };
     let mut readings = Vec::with_capacity(cells.len());
     for (cell, value) in cells.iter().zip(seen) {
-        let reading = cell.read(&value.bytes, wish);
+        let reading = cell.read(value.bytes, wish);
         outcome.admitted &= cell.decide(&reading, wish, &mut outcome.verdicts);
         readings.push((reading, value.version));
     }
@@ -346,7 +396,7 @@ fn look<'a>(
 fn charge_all(
     shared: &mut impl SharedData,
     cells: &[Cell],
-    readings: Vec<(Reading<'_>, Version)>,
+    readings: Vec<(Reading, Version)>,
     wish: &Wish<'_>,
     outcome: &mut NodeOutcome,
 ) -> usize {
@@ -371,7 +421,29 @@ fn charge_all(
     cells.len()
 }
 
+impl Spent {
+    /// The charges that are left for the shared data.
+    fn rest(&self, charges: &[Charge]) -> Vec<Charge> {
+        self.rest.iter().filter_map(|position| charges.get(*position).copied()).collect()
+    }
+
+    /// What all levels say, where those of the rest said `told`.
+    fn into_outcome(mut self, told: NodeOutcome) -> NodeOutcome {
+        for (position, told) in self.rest.iter().zip(told.verdicts) {
+            if let Some(verdict) = self.verdicts.get_mut(*position) {
+                *verdict = told;
+            }
+        }
+        NodeOutcome { verdicts: self.verdicts, ..told }
+    }
+}
+
 impl NodeOutcome {
+    /// What no charges come to.
+    fn nothing() -> Self {
+        Self { admitted: true, ..Self::default() }
+    }
+
     /// What the node enforces is its own affair; levels are told as they are configured.
     fn say_capacities(&mut self, charges: &[Charge]) {
         for (verdict, charge) in self.verdicts.iter_mut().zip(charges) {

@@ -8,6 +8,7 @@
 use super::record::Record;
 use crate::units::Instant;
 
+const COUNT_BYTES: usize = 2;
 const FILTER_BYTES: usize = 512;
 const FILTER_BITS: u64 = 4096;
 
@@ -41,10 +42,11 @@ impl Overflow {
         self.envelope.envelop(record);
     }
 
-    /// What the subject must be taken to have used, if it may have been evicted.
-    pub(super) fn of(self, fingerprint: u64) -> Option<Record> {
-        let known = |(byte, mask)| self.filter.get(byte).is_some_and(|bits: &u8| bits & mask != 0);
-        places(fingerprint).all(known).then_some(self.envelope)
+    /// What the subject must be taken to have used, by an overflow's bytes, if it may have been evicted.
+    pub(super) fn inherited(bytes: &[u8], fingerprint: u64) -> Option<Record> {
+        let (filter, envelope) = bytes.get(COUNT_BYTES..)?.split_at_checked(FILTER_BYTES)?;
+        let known = |(byte, mask)| filter.get(byte).is_some_and(|bits: &u8| bits & mask != 0);
+        places(fingerprint).all(known).then(|| Record::decode(envelope))?
     }
 
     /// Whether more evictions would take many for evicted that never were.
@@ -57,16 +59,19 @@ impl Overflow {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (evictions, rest) = bytes.split_first_chunk()?;
+        let (evictions, rest) = bytes.split_first_chunk::<COUNT_BYTES>()?;
         let (filter, rest) = rest.split_first_chunk()?;
         let envelope = Record::decode(rest)?;
         Some(Self { evictions: u16::from_le_bytes(*evictions), filter: *filter, envelope })
     }
 
     pub(super) fn encode(&self, now: Instant) -> Vec<u8> {
-        let mut bytes = self.evictions.to_le_bytes().to_vec();
+        let envelope = self.envelope.encode(now);
+        let length = COUNT_BYTES.saturating_add(FILTER_BYTES).saturating_add(envelope.len());
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(&self.evictions.to_le_bytes());
         bytes.extend_from_slice(&self.filter);
-        bytes.extend_from_slice(&self.envelope.encode(now));
+        bytes.extend_from_slice(&envelope);
         bytes
     }
 }

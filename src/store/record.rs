@@ -13,8 +13,15 @@ const RECORD_BYTES_FINE: usize = 1024;
 /// The fill of slots that are held: they are evicted last, after limits that are used up.
 const FILL_HELD: u8 = u8::MAX;
 
+/// Slots are few where no more than one in so many of their cap is taken. Few are evicted first, because
+/// a flood of subjects with one request each would else drive out limits that are used up.
+const FEW_PART: u64 = 16;
+
 /// The fill of a limit that is used up.
 const FILL_USED_UP: u8 = FILL_HELD - 1;
+
+/// Bytes that a record of a limit or two takes.
+const BYTES_EXPECTED: usize = 96;
 
 /// Entries that a record keeps: a rate and a cap for as many limits as there may be. More there can
 /// only be where limits were renamed over and over within their windows; then those that were charged
@@ -104,11 +111,19 @@ impl Record {
         slots
     }
 
-    /// Puts a holder's share of the slots under `limit` in the place of the one before.
-    pub(super) fn set_slots(&mut self, limit: LimitId, share: Share, now: Instant) {
+    /// Puts a holder's share of the slots under `limit` in the place of the one before. Where the cap's
+    /// `capacity` is not at hand, they are not taken for few.
+    pub(super) fn set_slots(
+        &mut self,
+        limit: LimitId,
+        share: Share,
+        capacity: Option<u64>,
+        now: Instant,
+    ) {
         let slots = self.slots(limit, share, now);
         let expires_at = slots.expires_at();
-        let fill = if expires_at > now { FILL_HELD } else { 0 };
+        let few = capacity.and_then(|capacity| capacity.checked_div(FEW_PART)).unwrap_or(0);
+        let fill = if slots.used(now) > few { FILL_HELD } else { 0 };
         self.set(Entry { limit, expires_at, fill, usage: Usage::InFlight(slots) });
     }
 
@@ -131,13 +146,13 @@ impl Record {
     pub(super) fn encode(&self, now: Instant) -> Vec<u8> {
         let mut live: Vec<&Entry> = self.0.iter().filter(|entry| entry.expires_at > now).collect();
         live.drain(..live.len().saturating_sub(ENTRIES_MAX));
-        let bytes = postcard::to_allocvec(&live).unwrap_or_default();
+        let bytes = bytes_of(&live);
         if bytes.len() <= RECORD_BYTES_FINE || rate_bytes(&live) <= RECORD_BYTES_FINE {
             return bytes;
         }
         let mut coarse: Vec<Entry> = live.into_iter().cloned().collect();
         coarse.iter_mut().for_each(|entry| entry.usage.coarsen());
-        postcard::to_allocvec(&coarse).unwrap_or_default()
+        bytes_of(&coarse)
     }
 
     /// Merges `other`, so that this record is at least as strict as both.
@@ -160,7 +175,12 @@ impl Record {
 fn rate_bytes(entries: &[&Entry]) -> usize {
     let rates: Vec<&&Entry> =
         entries.iter().filter(|entry| !matches!(entry.usage, Usage::InFlight(_))).collect();
-    postcard::to_allocvec(&rates).map_or(0, |bytes| bytes.len())
+    bytes_of(&rates).len()
+}
+
+/// In postcard's wire format, without a second allocation for what most records hold.
+fn bytes_of(entries: &impl Serialize) -> Vec<u8> {
+    postcard::to_extend(entries, Vec::with_capacity(BYTES_EXPECTED)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -179,12 +199,12 @@ mod tests {
 
     fn hold(bytes: &mut Vec<u8>, subject: u64, share: Share, now: Instant) -> u64 {
         let limit = LimitId::of_in_flight("dns");
-        let mut slot = Slot::decode(bytes).unwrap();
+        let mut slot = Slot::decode(std::mem::take(bytes)).unwrap();
         let mut record = slot.record(random(subject), now);
-        record.set_slots(limit, share, now);
+        record.set_slots(limit, share, None, now);
         let used = record.slots(limit, share, now).used(now);
         slot.put(random(subject), &record, now);
-        *bytes = slot.encode();
+        *bytes = slot.bytes().to_vec();
         used
     }
 
@@ -195,18 +215,42 @@ mod tests {
         assert_eq!(hold(&mut bytes, 0, Share::new(1, 3, now), now), 3);
         let quota = Quota::Window(WindowQuota { requests: 1, window: Span::from_secs(9) });
         for subject in 1..300 {
-            let mut slot = Slot::decode(&bytes).unwrap();
+            let mut slot = Slot::decode(bytes).unwrap();
             let mut usage = Usage::none(&quota);
             usage.charge(&quota, 1, now);
             let mut record = Record::default();
             record.set(Entry::new(LimitId::of("dns"), usage, &quota, now));
             slot.put(random(subject), &record, now);
-            bytes = slot.encode();
+            bytes = slot.bytes().to_vec();
         }
         assert!(bytes.len() <= SLOT_BYTES);
         // A stranger that the overflow is asked about has none of the slots.
         assert_eq!(hold(&mut bytes, 1, Share::new(2, 0, now), now), 0);
         assert_eq!(hold(&mut bytes, 0, Share::new(2, 0, now), now), 3);
+    }
+
+    /// Goal: a flood of subjects that hold a slot or two of a large cap does not drive out a limit that is
+    /// used up; nor is it itself forgotten.
+    #[test]
+    fn few_slots_are_evicted_before_a_limit_that_is_used_up() {
+        let (mut slot, now) = (Slot::default(), Instant::from_nanos(1));
+        let quota = Quota::Window(WindowQuota { requests: 1, window: Span::from_secs(9) });
+        let (used_up, limit) = (LimitId::of("dns"), LimitId::of_in_flight("dns"));
+        let mut usage = Usage::none(&quota);
+        usage.charge(&quota, 1, now);
+        let mut record = Record::default();
+        record.set(Entry::new(used_up, usage, &quota, now));
+        slot.put(random(0), &record, now);
+        for subject in 1..300 {
+            let mut record = slot.record(random(subject), now);
+            record.set_slots(limit, Share::new(1, 1, now), Some(FEW_PART), now);
+            slot.put(random(subject), &record, now);
+        }
+        assert_eq!(slot.record(random(0), now), record, "the limit that is used up was evicted");
+        for subject in 1..300 {
+            let record = slot.record(random(subject), now);
+            assert_eq!(record.slots(limit, Share::new(2, 0, now), now).used(now), 1, "{subject}");
+        }
     }
 
     /// Goal: where so many subjects hold slots that their records do not fit, each is taken to hold

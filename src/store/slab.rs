@@ -4,22 +4,22 @@
 //! over a fixed number of slots, and a slot holds what fits:
 //!
 //! - records that no longer matter make room first;
-//! - then the record that has used the smallest part of what it may is evicted (of several, the
-//!   first to expire), and the slot's overflow remembers who it was and the most
-//!   that anyone evicted had used;
+//! - then the records that have used the smallest part of what they may are evicted (of several, those
+//!   that were charged longest ago), and the slot's overflow remembers who they were and the most that
+//!   anyone evicted had used;
 //! - a subject that may have been evicted starts from that, not from nothing.
 //!
 //! So a full slot never turns a limited tenant into a fresh one, and under a flood of invented
 //! tenants an honest newcomer still starts from nothing until the filter, too, is full: with all
 //! slots together, at about a million subjects within one window.
 //!
-//! Slots of requests in flight are evicted last. Their shares stay in the overflow until they run out,
-//! and their holder writes them anew within a third of that time.
+//! Slots of requests in flight are evicted last where they are more than a few of their cap. Their shares
+//! stay in the overflow until they run out, and their holder writes them anew within a third of that time.
 //!
 //! Bytes: a version, then rows of `fingerprint u64, expires_at u64, fill u8, length u32` (little
 //! endian) and that many bytes of payload: a record in postcard's wire format, or an overflow.
 
-use std::borrow::Cow;
+use std::ops::Range;
 
 use super::overflow::Overflow;
 use super::record::Record;
@@ -34,17 +34,25 @@ pub const SLOT_BYTES: usize = 4096;
 /// worker that holds slots of the subject, for at most [`SHARES_MAX`](crate::limiter::SHARES_MAX).
 pub const SLOT_BYTES_MAX: usize = 12_200;
 
+/// Bytes that an eviction frees where that many are no fuller than the least full, so that a flood of
+/// newcomers rewrites the overflow for one in a dozen and not for each.
+const EVICTED_BYTES: usize = SLOT_BYTES / 8;
+
 const VERSION: u8 = 2;
+const VERSION_BYTES: usize = 1;
 const HEADER_BYTES: usize = 21;
 
 /// Whose row it is: a part of the subject's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 
-/// A slot as it stands in shared data.
+/// A slot as it stands in shared data, changed in place: of its rows all but one are only carried from
+/// one version of the slot to the next. Bytes after the last whole row are none, and go with the next
+/// change.
 #[derive(Debug, Default)]
-pub struct Slot<'a> {
-    rows: Vec<Row<'a>>,
+pub struct Slot {
+    /// Empty, or the version and the rows, the one written last at the end.
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -52,8 +60,12 @@ struct Row<'a> {
     fingerprint: Fingerprint,
     expires_at: Instant,
     fill: u8,
-    /// The row as it is encoded: most are only carried from one version of the slot to the next.
-    bytes: Cow<'a, [u8]>,
+    /// The row as it is encoded, its header included.
+    bytes: &'a [u8],
+}
+
+struct Rows<'a> {
+    rest: &'a [u8],
 }
 
 /// The bytes are no slot of this version.
@@ -81,52 +93,46 @@ impl Fingerprint {
     }
 }
 
-impl<'a> Slot<'a> {
-    /// Reads a slot.
+impl Slot {
+    /// Reads a slot; no bytes are an empty one.
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] where the bytes are not what [`encode`](Self::encode) writes.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Unreadable> {
-        let Some((version, mut rest)) = bytes.split_first() else { return Ok(Self::default()) };
-        if *version != VERSION {
-            return Err(Unreadable);
+    /// [`Unreadable`] where the bytes are of another version.
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, Unreadable> {
+        match bytes.first() {
+            None | Some(&VERSION) => Ok(Self { bytes }),
+            Some(_) => Err(Unreadable),
         }
-        let mut rows = Vec::new();
-        while !rest.is_empty() {
-            let (row, after) = Row::decode(rest).ok_or(Unreadable)?;
-            rows.push(row);
-            rest = after;
-        }
-        Ok(Self { rows })
     }
 
     /// The slot's bytes; at most [`SLOT_BYTES_MAX`].
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.size());
-        bytes.push(VERSION);
-        for row in &self.rows {
-            bytes.extend_from_slice(&row.bytes);
-        }
-        bytes
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// What the subject has used: its record, or else what it must be taken to have used because
     /// its record may have been evicted.
     #[must_use]
     pub fn record(&self, fingerprint: Fingerprint, now: Instant) -> Record {
-        if let Some(row) = self.row(fingerprint) {
-            let record = Record::decode(row.payload()).filter(|_| row.expires_at > now);
-            return record.unwrap_or_default();
+        let (mut old_overflow, mut overflow) = (None, None);
+        for row in self.rows() {
+            match row.fingerprint {
+                own if own == fingerprint => {
+                    let record = Record::decode(row.payload()).filter(|_| row.expires_at > now);
+                    return record.unwrap_or_default();
+                }
+                Fingerprint::OLD_OVERFLOW => old_overflow = Some(row),
+                Fingerprint::OVERFLOW => overflow = Some(row),
+                _ => {}
+            }
         }
         let mut inherited = Record::default();
-        for overflow in [Fingerprint::OLD_OVERFLOW, Fingerprint::OVERFLOW] {
-            let row = self.row(overflow).filter(|row| row.expires_at > now);
-            let known = row.and_then(|row| Overflow::decode(row.payload())?.of(fingerprint.0));
-            if let Some(record) = known {
-                inherited.envelop(record);
-            }
+        for row in [old_overflow, overflow].into_iter().flatten() {
+            let lives = row.expires_at > now;
+            let known = lives.then(|| Overflow::inherited(row.payload(), fingerprint.0)).flatten();
+            known.into_iter().for_each(|record| inherited.envelop(record));
         }
         inherited
     }
@@ -134,100 +140,133 @@ impl<'a> Slot<'a> {
     /// Puts the subject's record in the place of its old one, and makes room. Returns how many
     /// records of other subjects were evicted while they still mattered.
     pub fn put(&mut self, fingerprint: Fingerprint, record: &Record, now: Instant) -> usize {
-        self.rows.retain(|row| row.fingerprint != fingerprint && row.expires_at > now);
-        self.rows.push(Row::new(
-            fingerprint,
-            (record.expires_at(), record.fill()),
-            &record.encode(now),
-        ));
+        self.keep(|row| row.fingerprint != fingerprint && row.expires_at > now);
+        self.push(fingerprint, (record.expires_at(), record.fill()), &record.encode(now));
         let mut evicted = 0;
-        while self.size() > SLOT_BYTES && self.evict_one(fingerprint, now) {
-            evicted = usize::saturating_add(evicted, 1);
+        while self.bytes.len() > SLOT_BYTES {
+            match self.evict(fingerprint, now) {
+                0 => break,
+                more => evicted = usize::saturating_add(evicted, more),
+            }
         }
         evicted
     }
 
-    /// Moves the least filled record into the overflow; not the one of `kept`.
-    fn evict_one(&mut self, kept: Fingerprint, now: Instant) -> bool {
-        let candidates = self
-            .rows
-            .iter()
-            .enumerate()
-            .filter(|(_, row)| row.fingerprint != kept && !row.fingerprint.is_overflow());
-        let Some((victim, _)) = candidates.min_by_key(|(_, row)| (row.fill, row.expires_at)) else {
-            return false;
-        };
-        let victim = self.rows.swap_remove(victim);
-        let record = Record::decode(victim.payload()).unwrap_or_default();
+    /// Moves records into the overflow that are no fuller than the least full, the ones written longest
+    /// ago first; not the one of `spared`. Returns how many.
+    fn evict(&mut self, spared: Fingerprint, now: Instant) -> usize {
+        let may_go = |row: &Row<'_>| row.fingerprint != spared && !row.fingerprint.is_overflow();
+        let Some(least) = self.rows().filter(may_go).map(|row| row.fill).min() else { return 0 };
         let mut overflow = self.take_overflow();
-        overflow.add(victim.fingerprint.0, record);
-        let (bytes, envelope) = (overflow.encode(now), overflow.envelope());
-        self.rows.push(Row::new(
-            Fingerprint::OVERFLOW,
-            (envelope.expires_at(), envelope.fill()),
-            &bytes,
-        ));
-        true
+        let (mut evicted, mut freed) = (0_usize, 0_usize);
+        self.keep(|row| {
+            if freed >= EVICTED_BYTES || row.fill != least || !may_go(row) {
+                return true;
+            }
+            overflow.add(row.fingerprint.0, Record::decode(row.payload()).unwrap_or_default());
+            freed = freed.saturating_add(row.bytes.len());
+            evicted = evicted.saturating_add(1);
+            false
+        });
+        let envelope = overflow.envelope();
+        let (expires_at, fill) = (envelope.expires_at(), envelope.fill());
+        self.push(Fingerprint::OVERFLOW, (expires_at, fill), &overflow.encode(now));
+        evicted
     }
 
     /// The overflow to add to. A full one becomes the old one where there is no old one any more.
     fn take_overflow(&mut self) -> Overflow {
-        let position = self.rows.iter().position(|row| row.fingerprint == Fingerprint::OVERFLOW);
-        let Some(position) = position else { return Overflow::new() };
-        let row = self.rows.swap_remove(position);
-        let overflow = Overflow::decode(row.payload()).unwrap_or_else(Overflow::new);
-        if overflow.is_full() && self.row(Fingerprint::OLD_OVERFLOW).is_none() {
-            self.rows.push(Row::new(
-                Fingerprint::OLD_OVERFLOW,
-                (row.expires_at, row.fill),
-                row.payload(),
-            ));
+        let mut taken = None;
+        let mut has_old = false;
+        self.keep(|row| {
+            has_old |= row.fingerprint == Fingerprint::OLD_OVERFLOW;
+            let keeps = row.fingerprint != Fingerprint::OVERFLOW;
+            if !keeps {
+                taken = Some((row.expires_at, row.fill, row.payload().to_vec()));
+            }
+            keeps
+        });
+        let Some((expires_at, fill, payload)) = taken else { return Overflow::new() };
+        let overflow = Overflow::decode(&payload).unwrap_or_else(Overflow::new);
+        if overflow.is_full() && !has_old {
+            self.push(Fingerprint::OLD_OVERFLOW, (expires_at, fill), &payload);
             return Overflow::new();
         }
         overflow
     }
 
-    fn row(&self, fingerprint: Fingerprint) -> Option<&Row<'a>> {
-        self.rows.iter().find(|row| row.fingerprint == fingerprint)
+    fn rows(&self) -> Rows<'_> {
+        Rows { rest: self.bytes.get(VERSION_BYTES..).unwrap_or_default() }
     }
 
-    fn size(&self) -> usize {
-        self.rows.iter().fold(1, |sum, row| sum.saturating_add(row.bytes.len()))
+    /// Drops the rows that are not `wanted`, and what is no row.
+    fn keep(&mut self, mut wanted: impl FnMut(&Row<'_>) -> bool) {
+        let (mut end, mut run, mut at) = (VERSION_BYTES, VERSION_BYTES, VERSION_BYTES);
+        while let Some(row) = self.bytes.get(at..).and_then(Row::first) {
+            let after = at.saturating_add(row.bytes.len());
+            if !wanted(&row) {
+                end = self.move_down(run..at, end);
+                run = after;
+            }
+            at = after;
+        }
+        end = self.move_down(run..at, end);
+        self.bytes.truncate(end);
+    }
+
+    /// Moves a run of rows down to `to`. Returns where it ends then.
+    fn move_down(&mut self, run: Range<usize>, to: usize) -> usize {
+        let end = to.saturating_add(run.len());
+        if run.start > to && run.end <= self.bytes.len() {
+            self.bytes.copy_within(run, to);
+        }
+        end
+    }
+
+    /// Appends a row with a record's, or an overflow's, `payload`, which matters until then and is so full.
+    fn push(&mut self, owner: Fingerprint, (expires_at, fill): (Instant, u8), payload: &[u8]) {
+        if self.bytes.is_empty() {
+            self.bytes.push(VERSION);
+        }
+        // Records are kilobytes at most; nothing longer is ever made.
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        self.bytes.reserve_exact(HEADER_BYTES.saturating_add(payload.len()));
+        self.bytes.extend_from_slice(&owner.0.to_le_bytes());
+        self.bytes.extend_from_slice(&expires_at.as_nanos().to_le_bytes());
+        self.bytes.push(fill);
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(payload);
     }
 }
 
 impl<'a> Row<'a> {
-    /// A row with a record's, or an overflow's, `payload`, which matters until then and is so full.
-    fn new(fingerprint: Fingerprint, (expires_at, fill): (Instant, u8), payload: &[u8]) -> Self {
-        // Records are kilobytes at most; nothing longer is ever made.
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let mut bytes = Vec::with_capacity(HEADER_BYTES.saturating_add(payload.len()));
-        bytes.extend_from_slice(&fingerprint.0.to_le_bytes());
-        bytes.extend_from_slice(&expires_at.as_nanos().to_le_bytes());
-        bytes.push(fill);
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(payload);
-        Self { fingerprint, expires_at, fill, bytes: Cow::Owned(bytes) }
-    }
-
-    fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    /// The row with which `bytes` begin.
+    fn first(bytes: &'a [u8]) -> Option<Self> {
         let (fingerprint, rest) = bytes.split_first_chunk()?;
         let (expires_at, rest) = rest.split_first_chunk()?;
         let (fill, rest) = rest.split_first()?;
         let (length, _) = rest.split_first_chunk()?;
         let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-        let (row, rest) = bytes.split_at_checked(HEADER_BYTES.checked_add(length)?)?;
-        let row = Self {
+        Some(Self {
             fingerprint: Fingerprint(u64::from_le_bytes(*fingerprint)),
             expires_at: Instant::from_nanos(u64::from_le_bytes(*expires_at)),
             fill: *fill,
-            bytes: Cow::Borrowed(row),
-        };
-        Some((row, rest))
+            bytes: bytes.get(..HEADER_BYTES.checked_add(length)?)?,
+        })
     }
 
-    fn payload(&self) -> &[u8] {
+    fn payload(&self) -> &'a [u8] {
         self.bytes.get(HEADER_BYTES..).unwrap_or_default()
+    }
+}
+
+impl<'a> Iterator for Rows<'a> {
+    type Item = Row<'a>;
+
+    fn next(&mut self) -> Option<Row<'a>> {
+        let row = Row::first(self.rest)?;
+        self.rest = self.rest.get(row.bytes.len()..).unwrap_or_default();
+        Some(row)
     }
 }
 
@@ -248,17 +287,17 @@ mod tests {
     /// Admits and charges one unit for the subject, as the node does.
     fn take(bytes: &mut Vec<u8>, subject: u64, quota: &Quota, now: Instant) -> bool {
         let (fingerprint, limit) = (Fingerprint::new(subject), LimitId::of("dns"));
-        let mut slot = Slot::decode(bytes).unwrap();
+        let mut slot = Slot::decode(std::mem::take(bytes)).unwrap();
         let mut record = slot.record(fingerprint, now);
         let mut usage = record.usage(limit).cloned().unwrap_or_else(|| Usage::none(quota));
-        if !usage.peek(quota, 1, now).admitted {
-            return false;
+        let admitted = usage.peek(quota, 1, now).admitted;
+        if admitted {
+            usage.charge(quota, 1, now);
+            record.set(Entry::new(limit, usage, quota, now));
+            slot.put(fingerprint, &record, now);
         }
-        usage.charge(quota, 1, now);
-        record.set(Entry::new(limit, usage, quota, now));
-        slot.put(fingerprint, &record, now);
-        *bytes = slot.encode();
-        true
+        *bytes = slot.bytes;
+        admitted
     }
 
     /// A fingerprint as good as random (Steele et al., SplitMix64).
@@ -332,27 +371,41 @@ mod tests {
                 record.set(Entry::new(LimitId::of(&format!("limit-{limit}")), usage, &quota, now));
             }
             slot.put(Fingerprint::new(subject), &record, now);
-            assert!(slot.encode().len() <= SLOT_BYTES_MAX, "{}", slot.encode().len());
+            assert!(slot.bytes.len() <= SLOT_BYTES_MAX, "{}", slot.bytes.len());
         }
     }
 
     #[test]
     fn foreign_bytes_are_unreadable_and_never_a_panic() {
-        assert!(Slot::decode(b"").unwrap().rows.is_empty());
-        assert_eq!(Slot::decode(b"\x07whatever").unwrap_err(), Unreadable);
-        assert_eq!(Slot::decode(b"\x02short").unwrap_err(), Unreadable);
+        assert!(Slot::decode(Vec::new()).unwrap().rows().next().is_none());
+        assert_eq!(Slot::decode(b"\x07whatever".to_vec()).unwrap_err(), Unreadable);
+        assert!(Slot::decode(b"\x02short".to_vec()).unwrap().rows().next().is_none());
+    }
+
+    /// Goal: bytes that were cut lose the row that was cut, and no other.
+    #[test]
+    fn rows_before_a_cut_are_kept() {
+        let (mut bytes, quota) = (Vec::new(), quota(1));
+        for subject in 11..14 {
+            assert!(take(&mut bytes, subject, &quota, Instant::ORIGIN));
+        }
+        bytes.pop();
+        assert!(take(&mut bytes, 13, &quota, Instant::ORIGIN), "the row that was cut");
+        for subject in 11..14 {
+            assert!(!take(&mut bytes, subject, &quota, Instant::ORIGIN), "{subject} was freed");
+        }
     }
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_decode_or_are_unreadable(bytes in proptest::collection::vec(0..=255u8, 0..300)) {
+        fn whatever_was_read_is_written_as_whole_rows(bytes in proptest::collection::vec(0..=255u8, 0..300)) {
             let mut versioned = vec![VERSION];
             versioned.extend_from_slice(&bytes);
-            if let Ok(mut slot) = Slot::decode(&versioned) {
-                let record = slot.record(Fingerprint::ONLY, Instant::ORIGIN);
-                slot.put(Fingerprint::new(9), &record, Instant::ORIGIN);
-                let _ = slot.encode();
-            }
+            let mut slot = Slot::decode(versioned).unwrap();
+            let record = slot.record(Fingerprint::ONLY, Instant::ORIGIN);
+            slot.put(Fingerprint::new(9), &record, Instant::ORIGIN);
+            let whole: usize = slot.rows().map(|row| row.bytes.len()).sum();
+            proptest::prop_assert_eq!(VERSION_BYTES + whole, slot.bytes.len());
         }
     }
 }

@@ -152,7 +152,7 @@ impl Report {
             (limit.to_string(), level.letter(), *subject, *count)
         };
         let rows: Vec<_> = self.refused.0.iter().map(row).collect();
-        postcard::to_allocvec(&(self.told_at, self.since, rows)).unwrap_or_default()
+        postcard::to_extend(&(self.told_at, self.since, rows), Vec::new()).unwrap_or_default()
     }
 }
 
