@@ -29,10 +29,12 @@ pub mod parcel;
 mod pipeline;
 mod record;
 mod resp;
+mod rows;
 mod script;
 pub mod shared_data;
 pub mod slab;
 mod slot;
+mod spent;
 pub(crate) mod sweep;
 pub mod top_refused;
 

@@ -23,6 +23,7 @@ use super::numbers::next_number;
 use super::record::Record;
 use super::shared_data::{SharedData, SharedDataFailure, Version, Versioned};
 use super::slab::Fingerprint;
+use super::spent::Spent;
 use crate::limiter::{Share, Verdict};
 use crate::policy::{Charge, Level, LimitId, Subject};
 use crate::units::Instant;
@@ -41,14 +42,6 @@ const HOLDERS: &str = "fairshare/1/holders";
 /// whatever the namespaces, as there is one metric that shows it.
 const TALLY: &str = "fairshare/1/in_flight";
 
-/// Slots that were taken while no more than one in so many was taken may be given back later than at
-/// once. Smaller caps are always exact.
-const LATER_PART: u64 = 16;
-
-/// Slots that were taken while no more than one in so many was taken may be left to run out with their
-/// leases, where very many subjects come.
-const LAPSE_PART: u64 = 64;
-
 /// What the node says to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOutcome {
@@ -62,14 +55,6 @@ pub struct NodeOutcome {
     pub evicted: usize,
     /// Whether the host's shared data failed or its contention outlasted every try.
     pub gave_up: bool,
-}
-
-/// What a worker's own memory says to a request.
-struct Spent {
-    /// In the order of the charges.
-    verdicts: Vec<Verdict>,
-    /// Positions of the charges for which there was not enough. Their verdicts are yet to come.
-    rest: Vec<usize>,
 }
 
 /// The node's usage.
@@ -105,12 +90,13 @@ impl NodeStore {
         now: Instant,
     ) -> NodeOutcome {
         // What there is in memory is not charged, only looked at.
-        let spent = self.spend(charges, now);
-        self.unspend(charges, &spent, now);
-        match spent.rest(charges) {
-            rest if rest.is_empty() => spent.into_outcome(NodeOutcome::nothing()),
-            rest => spent.into_outcome(self.peek_shared(shared, &rest, now)),
+        let spent = Spent::of(charges, &mut self.own, &mut self.drawn, now);
+        spent.undo(charges, &mut self.own, &mut self.drawn, now);
+        if spent.is_all() {
+            return spent.into_outcome(NodeOutcome::nothing());
         }
+        let outcome = self.peek_shared(shared, &spent.rest(charges), now);
+        spent.into_outcome(outcome)
     }
 
     /// Decides all charges, and charges them if every one fits.
@@ -120,13 +106,13 @@ impl NodeStore {
         charges: &[Charge],
         now: Instant,
     ) -> NodeOutcome {
-        let spent = self.spend(charges, now);
-        if spent.rest.is_empty() {
+        let spent = Spent::of(charges, &mut self.own, &mut self.drawn, now);
+        if spent.is_all() {
             return spent.into_outcome(NodeOutcome::nothing());
         }
         let outcome = self.decide_shared(shared, &spent.rest(charges), now);
         if !outcome.admitted {
-            self.unspend(charges, &spent, now);
+            spent.undo(charges, &mut self.own, &mut self.drawn, now);
         }
         spent.into_outcome(outcome)
     }
@@ -164,35 +150,6 @@ impl NodeStore {
         }
         outcome.say_capacities(charges);
         outcome
-    }
-
-    /// Takes what the worker has drawn or holds already, for every charge for which that is enough.
-    fn spend(&mut self, charges: &[Charge], now: Instant) -> Spent {
-        let mut spent = Spent { verdicts: Vec::with_capacity(charges.len()), rest: Vec::new() };
-        for (position, charge) in charges.iter().enumerate() {
-            let told = match charge.quota.is_in_flight() {
-                true => self.own.take_spare(charge, now),
-                false => self.drawn.spend(charge, now),
-            };
-            let Some(told) = told else {
-                spent.rest.push(position);
-                spent.verdicts.push(Verdict::refusal(&charge.quota));
-                continue;
-            };
-            spent.verdicts.push(told);
-        }
-        spent
-    }
-
-    /// Gives back what [`spend`](Self::spend) has just taken.
-    fn unspend(&mut self, charges: &[Charge], spent: &Spent, now: Instant) {
-        for (position, charge) in charges.iter().enumerate() {
-            match charge.quota.is_in_flight() {
-                _ if spent.rest.contains(&position) => {}
-                true => drop(self.own.change(charge, 0, charge.cost, now)),
-                false => self.drawn.unspend(charge),
-            }
-        }
     }
 
     /// Notes what the cells that were written now hold; where not all were, takes back what the
@@ -256,16 +213,10 @@ impl NodeStore {
         }
     }
 
-    /// Gives back one slot without telling the shared data at once. Returns whether it did: only
-    /// where the level was nearly empty when the slot was taken, as `verdict` says. So of a cap's
-    /// slots a sixteenth at most is ever taken for taken that is free, and until the next
-    /// [renewal](Self::renew) at most. Under a flood of subjects a sixty-fourth may be until its lease
-    /// is over.
+    /// Gives back one slot without telling the shared data at once, where `verdict` says that the level was
+    /// nearly empty when the slot was taken. Returns whether it did.
     pub fn refund_later(&mut self, slot: &Charge, verdict: &Verdict) -> bool {
-        let taken = verdict.capacity.saturating_sub(verdict.remaining);
-        let part = verdict.capacity.checked_div(LATER_PART).unwrap_or(0);
-        let lapse_part = verdict.capacity.checked_div(LAPSE_PART).unwrap_or(0);
-        taken <= part && self.own.release_later(slot, taken <= lapse_part)
+        self.own.release_later(slot, verdict)
     }
 
     /// Charges what has happened already, whether or not it fits. Where the host fails or contention
@@ -419,23 +370,6 @@ fn charge_all(
         return position;
     }
     cells.len()
-}
-
-impl Spent {
-    /// The charges that are left for the shared data.
-    fn rest(&self, charges: &[Charge]) -> Vec<Charge> {
-        self.rest.iter().filter_map(|position| charges.get(*position).copied()).collect()
-    }
-
-    /// What all levels say, where those of the rest said `told`.
-    fn into_outcome(mut self, told: NodeOutcome) -> NodeOutcome {
-        for (position, told) in self.rest.iter().zip(told.verdicts) {
-            if let Some(verdict) = self.verdicts.get_mut(*position) {
-                *verdict = told;
-            }
-        }
-        NodeOutcome { verdicts: self.verdicts, ..told }
-    }
 }
 
 impl NodeOutcome {

@@ -16,13 +16,13 @@
 //! Slots of requests in flight are evicted last where they are more than a few of their cap. Their shares
 //! stay in the overflow until they run out, and their holder writes them anew within a third of that time.
 //!
-//! Bytes: a version, then rows of `fingerprint u64, expires_at u64, fill u8, length u32` (little
-//! endian) and that many bytes of payload: a record in postcard's wire format, or an overflow.
+//! Bytes: a version, then [rows](super::rows).
 
 use std::ops::Range;
 
 use super::overflow::Overflow;
 use super::record::Record;
+use super::rows::{self, Row, Rows};
 use crate::units::Instant;
 
 /// Bytes beyond which a slot evicts. Only the subject at hand and the overflow are kept beyond it,
@@ -40,11 +40,10 @@ const EVICTED_BYTES: usize = SLOT_BYTES / 8;
 
 const VERSION: u8 = 2;
 const VERSION_BYTES: usize = 1;
-const HEADER_BYTES: usize = 21;
 
 /// Whose row it is: a part of the subject's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(u64);
+pub struct Fingerprint(pub(super) u64);
 
 /// A slot as it stands in shared data, changed in place: of its rows all but one are only carried from
 /// one version of the slot to the next. Bytes after the last whole row are none, and go with the next
@@ -53,19 +52,6 @@ pub struct Fingerprint(u64);
 pub struct Slot {
     /// Empty, or the version and the rows, the one written last at the end.
     bytes: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Row<'a> {
-    fingerprint: Fingerprint,
-    expires_at: Instant,
-    fill: u8,
-    /// The row as it is encoded, its header included.
-    bytes: &'a [u8],
-}
-
-struct Rows<'a> {
-    rest: &'a [u8],
 }
 
 /// The bytes are no slot of this version.
@@ -196,7 +182,7 @@ impl Slot {
     }
 
     fn rows(&self) -> Rows<'_> {
-        Rows { rest: self.bytes.get(VERSION_BYTES..).unwrap_or_default() }
+        Rows::of(self.bytes.get(VERSION_BYTES..).unwrap_or_default())
     }
 
     /// Drops the rows that are not `wanted`, and what is no row.
@@ -224,49 +210,11 @@ impl Slot {
     }
 
     /// Appends a row with a record's, or an overflow's, `payload`, which matters until then and is so full.
-    fn push(&mut self, owner: Fingerprint, (expires_at, fill): (Instant, u8), payload: &[u8]) {
+    fn push(&mut self, owner: Fingerprint, until_and_fill: (Instant, u8), payload: &[u8]) {
         if self.bytes.is_empty() {
             self.bytes.push(VERSION);
         }
-        // Records are kilobytes at most; nothing longer is ever made.
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        self.bytes.reserve_exact(HEADER_BYTES.saturating_add(payload.len()));
-        self.bytes.extend_from_slice(&owner.0.to_le_bytes());
-        self.bytes.extend_from_slice(&expires_at.as_nanos().to_le_bytes());
-        self.bytes.push(fill);
-        self.bytes.extend_from_slice(&length.to_le_bytes());
-        self.bytes.extend_from_slice(payload);
-    }
-}
-
-impl<'a> Row<'a> {
-    /// The row with which `bytes` begin.
-    fn first(bytes: &'a [u8]) -> Option<Self> {
-        let (fingerprint, rest) = bytes.split_first_chunk()?;
-        let (expires_at, rest) = rest.split_first_chunk()?;
-        let (fill, rest) = rest.split_first()?;
-        let (length, _) = rest.split_first_chunk()?;
-        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-        Some(Self {
-            fingerprint: Fingerprint(u64::from_le_bytes(*fingerprint)),
-            expires_at: Instant::from_nanos(u64::from_le_bytes(*expires_at)),
-            fill: *fill,
-            bytes: bytes.get(..HEADER_BYTES.checked_add(length)?)?,
-        })
-    }
-
-    fn payload(&self) -> &'a [u8] {
-        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
-    }
-}
-
-impl<'a> Iterator for Rows<'a> {
-    type Item = Row<'a>;
-
-    fn next(&mut self) -> Option<Row<'a>> {
-        let row = Row::first(self.rest)?;
-        self.rest = self.rest.get(row.bytes.len()..).unwrap_or_default();
-        Some(row)
+        rows::append(&mut self.bytes, owner, until_and_fill, payload);
     }
 }
 
