@@ -39,6 +39,9 @@ mod rls;
 mod rounds;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+/// Workers of one process without an Envoy, as many as there may be.
+#[path = "../../tests/turns_of_workers/mod.rs"]
+mod turns_of_workers;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,8 +1,10 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use fairshare::limiter::Quota;
 use serde_json::{Value, json};
 
+use crate::figures::Figure;
 use crate::filters::{
     document, empty_plugin, fairshare, global_policy, limit, native_local, node_policy,
 };
@@ -14,6 +16,7 @@ use crate::proxy::{Proxy, Setup};
 use crate::report::Report;
 use crate::rounds::{Plan, Round, Series, Variant};
 use crate::support::redis::Redis;
+use crate::turns_of_workers;
 
 const CPU: &str = "CPU µs per request";
 
@@ -128,7 +131,33 @@ pub(crate) fn workers(plan: Plan, report: &mut Report) {
         log_x: false,
         lines: ["no filter", "full policy"].map(|name| line_of(&series, name, &counts)).into(),
     });
+    report.plot(many_workers());
     report.series(series);
+}
+
+/// More workers than this machine has processors for: not their time, but how often each has to read or
+/// write what all of them share.
+fn many_workers() -> Plot {
+    let of = |quota: Quota, requests: u64| {
+        let calls = |workers: u32| {
+            let (count, share) = (workers.try_into().expect("few"), requests / u64::from(workers));
+            let sum = turns_of_workers::run(count, share, turns_of_workers::shared(quota));
+            assert_eq!(sum.refused + sum.gave_up, 0, "{workers} workers: {sum:?}");
+            (f64::from(workers), Figure::of(&[sum.node_hundredths() as f64 / 100.0]))
+        };
+        [1, 2, 4, 8, 16, 32, 64].map(calls).into()
+    };
+    Plot {
+        file: "many_workers",
+        title: "Calls for the node's data against the number of workers",
+        x_label: "workers of one process, at one level",
+        y_label: "calls for shared data per request",
+        log_x: true,
+        lines: vec![
+            Line { name: "busy level", points: of(turns_of_workers::window(10_000_000), 32_000) },
+            Line { name: "1000 units", points: of(turns_of_workers::window(1000), 960) },
+        ],
+    }
 }
 
 /// One to four Envoys, of one worker each, that share a Redis.
