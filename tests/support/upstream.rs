@@ -8,6 +8,7 @@
 //! | `x-echo-status: 401` | the status of the answer |
 //! | `x-echo-location: http://host/next` | where the answer redirects to |
 //! | `x-echo-delay-ms: 250` | waits before it answers |
+//! | `x-echo-hold: yes` | waits until the test lets it go |
 //! | `x-echo-abort: headers` | closes the connection instead of answering |
 //! | `x-echo-abort: body` | closes it in the middle of the answer's body |
 //! | `x-echo-stall-ms: 250` | waits in the middle of the answer's body |
@@ -37,6 +38,9 @@ use tokio::time::Sleep;
 /// How long the first half of a body has to reach the proxy before the connection closes.
 const ABORT_DELAY: Duration = Duration::from_millis(20);
 
+/// How often a request that is held looks whether it is let go.
+const HOLD_INTERVAL: Duration = Duration::from_millis(5);
+
 /// A running upstream on 127.0.0.1; dropping it closes the port and all connections.
 pub struct Upstream {
     port: u16,
@@ -50,6 +54,8 @@ struct Seen {
     count: AtomicU64,
     under_way: AtomicU64,
     most_at_once: AtomicU64,
+    /// How often all that were held have been let go.
+    releases: AtomicU64,
 }
 
 /// A request that is not yet answered.
@@ -98,6 +104,11 @@ impl Upstream {
     /// How many requests have arrived.
     pub fn count(&self) -> u64 {
         self.seen.count.load(Ordering::SeqCst)
+    }
+
+    /// Lets all requests go that are held now.
+    pub fn release(&self) {
+        self.seen.releases.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The most requests that were waiting for their answers at the same time.
@@ -155,6 +166,8 @@ async fn answer(
         let text = seen.count.load(Ordering::SeqCst).to_string();
         return Ok(Response::new(EchoBody::whole(text)));
     }
+    // Before it counts as arrived, after which it may be let go at any time.
+    let releases = seen.releases.load(Ordering::SeqCst);
     let _under_way = seen.begin();
     if request.headers().contains_key(UPGRADE) {
         return Ok(upgrade(&mut request));
@@ -162,6 +175,11 @@ async fn answer(
     let body_bytes = drain(request.body_mut()).await;
     if let Some(millis) = number(request.headers(), "x-echo-delay-ms") {
         tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+    if request.headers().contains_key("x-echo-hold") {
+        while seen.releases.load(Ordering::SeqCst) == releases {
+            tokio::time::sleep(HOLD_INTERVAL).await;
+        }
     }
     let abort = request.headers().get("x-echo-abort").map(|value| value.as_bytes());
     let stall = number(request.headers(), "x-echo-stall-ms").map(Duration::from_millis);
