@@ -9,6 +9,9 @@ use crate::support::envoy::Envoy;
 use crate::support::process::poll_until;
 use crate::support::redis::Redis;
 
+/// How long a machine that is busy with other things may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 const SECRET: &str = "met-1-secret-";
 
 fn sha256(text: &str) -> String {
@@ -33,7 +36,7 @@ fn plugin() -> Value {
              "consistency": "strict", "client": window(100, "1h")},
             {"name": "watched", "mode": "shadow", "tenant": window(1, "1h")},
         ],
-        "store": {"cluster": "fairshare_redis", "timeout": "5s"},
+        "store": {"cluster": "fairshare_redis", "timeout": "10s"},
     })
 }
 
@@ -77,10 +80,14 @@ fn leave_early(envoy: &Envoy, redis: &Redis) -> [u64; 2] {
     };
     let slow = Request::get("/other").header("x-echo-delay-ms", "200");
     (0..20).for_each(|_| drop(start(&slow)));
+    let active = || envoy.stat("http.fairshare.downstream_rq_active");
+    let are_active = |count| poll_until(PATIENCE, || (active() == count).then_some(()));
+    are_active(0).expect("all have left");
     redis.pause();
     let waiting: Vec<Connection> = (0..5).map(|_| start(&Request::get("/asked"))).collect();
-    std::thread::sleep(Duration::from_millis(300));
+    are_active(5).expect("all wait for the store");
     drop(waiting);
+    are_active(0).expect("all have left before the store answers");
     redis.resume();
     [20, 5]
 }
@@ -104,7 +111,7 @@ fn metrics_reconcile_exactly() {
     sent += left_upstream + left_store;
     let outcome = |outcome| envoy.metric("fairshare_requests", &[("outcome", outcome)]);
     let counted = || ["admitted", "refused", "exempt", "errored"].map(outcome).iter().sum::<u64>();
-    let all = poll_until(Duration::from_secs(10), || (counted() == sent).then_some(()));
+    let all = poll_until(PATIENCE, || (counted() == sent).then_some(()));
     assert!(all.is_some(), "{} of {sent} requests are counted", counted());
     let refusals = envoy.metric("fairshare_refusals", &[]);
     let refused = outcome("refused") + outcome("errored") - left_store;
