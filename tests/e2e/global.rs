@@ -8,6 +8,9 @@ use crate::support::envoy::Envoy;
 use crate::support::process::poll_until;
 use crate::support::redis::Redis;
 
+/// How long a machine that is busy with other things may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// E3: all Envoys that share a Redis share one budget.
 #[test]
 fn two_envoys_share_one_global_budget() {
@@ -123,6 +126,14 @@ pub(crate) fn worst_window(admissions: &[(Instant, Instant)], window: Duration) 
     admissions.iter().map(|(sent, _)| within(*sent)).max().unwrap_or(0)
 }
 
+/// Runs rounds until one `lacks` nothing. A machine that is busy with other things lets leases expire and clients
+/// wait, which costs admissions and never adds any; so what must be in no round is asserted in each.
+pub(crate) fn some_round_gets_its_due(mut lacks: impl FnMut() -> Option<String>) {
+    const ROUNDS: usize = 4;
+    let lacking: Vec<String> = (0..ROUNDS).map_while(|_| lacks()).collect();
+    assert!(lacking.len() < ROUNDS, "no round gets its due: {lacking:?}");
+}
+
 /// The promise of global limits, both ways of deciding them: over two Envoys no interval holds more
 /// than the limit, and under demand that never lets up at least nine tenths of it are admitted.
 #[test]
@@ -130,20 +141,19 @@ fn global_window_is_never_exceeded_in_any_interval() {
     const LIMIT: u64 = 200;
     let time = Duration::from_secs(6);
     for consistency in ["leased", "strict"] {
-        let redis = Redis::start();
-        let levels = json!({"tenant": window(LIMIT, "1s")});
-        let plugin = global_limit(json!({"consistency": consistency}), levels);
-        let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
-        let envoys = [start(), start()];
-        let admitted = admissions(&envoys, 8, time);
-        let worst = worst_window(&admitted, Duration::from_secs(1));
-        println!("{consistency}: {} admitted in {time:?}, worst second {worst}", admitted.len());
-        assert!(worst <= 200, "{consistency}: {worst} in one second");
-        assert!(
-            admitted.len() >= 6 * 200 * 9 / 10,
-            "{consistency}: only {} admitted",
-            admitted.len()
-        );
+        some_round_gets_its_due(|| {
+            let redis = Redis::start();
+            let levels = json!({"tenant": window(LIMIT, "1s")});
+            let settings = json!({"consistency": consistency, "on_store_error": "deny"});
+            let plugin = global_limit(settings, levels);
+            let start = || Envoy::builder(&plugin).redis_unix(redis.socket()).start();
+            let envoys = [start(), start()];
+            let admitted = admissions(&envoys, 8, time);
+            let (count, worst) = (admitted.len(), worst_window(&admitted, Duration::from_secs(1)));
+            println!("{consistency}: {count} admitted in {time:?}, worst second {worst}");
+            assert!(worst <= 200, "{consistency}: {worst} in one second");
+            (count < 6 * 200 * 9 / 10).then(|| format!("{consistency}: only {count} admitted"))
+        });
     }
 }
 
@@ -155,28 +165,31 @@ fn leases_of_many_workers_add_up_to_the_limit() {
     let balanced =
         "name: fairshare\n    connection_balance_config: {exact_balance: {}}\n    address:";
     for (limit, workers) in [(600, [2, 2]), (600, [4, 2]), (100, [4, 2])] {
-        let redis = Redis::start();
-        let settings = json!({"consistency": "leased", "on_store_error": "deny"});
-        let levels = json!({"shared": window(limit, "2s"), "tenant": window(limit, "2s")});
-        let plugin = global_limit(settings, levels);
-        let envoys = workers.map(|workers| {
-            let builder = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(workers);
-            builder.replacing("name: fairshare\n    address:", balanced).start()
-        });
-        let admitted = admissions(&envoys, 16, Duration::from_secs(SECONDS));
-        let worst = worst_window(&admitted, Duration::from_secs(2));
-        let total = admitted.len();
-        println!("{workers:?}: {total} admitted in {SECONDS} s, worst interval {worst} of {limit}");
-        for (envoy, workers) in envoys.iter().zip(workers) {
-            for worker in 0..workers {
-                let name = format!("listener.127.0.0.1_0.worker_{worker}.downstream_cx_total");
-                assert!(envoy.stat(&name) > 0, "worker {worker} of {workers} had no clients");
+        some_round_gets_its_due(|| {
+            let redis = Redis::start();
+            let settings = json!({"consistency": "leased", "on_store_error": "deny"});
+            let levels = json!({"shared": window(limit, "2s"), "tenant": window(limit, "2s")});
+            let plugin = global_limit(settings, levels);
+            let envoys = workers.map(|workers| {
+                let builder = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(workers);
+                builder.replacing("name: fairshare\n    address:", balanced).start()
+            });
+            let admitted = admissions(&envoys, 16, Duration::from_secs(SECONDS));
+            let (count, worst) = (admitted.len(), worst_window(&admitted, Duration::from_secs(2)));
+            println!(
+                "{workers:?}: {count} admitted in {SECONDS} s, worst interval {worst} of {limit}"
+            );
+            for (envoy, workers) in envoys.iter().zip(workers) {
+                for worker in 0..workers {
+                    let name = format!("listener.127.0.0.1_0.worker_{worker}.downstream_cx_total");
+                    assert!(envoy.stat(&name) > 0, "worker {worker} of {workers} had no clients");
+                }
             }
-        }
-        let limit = usize::try_from(limit).expect("a small number");
-        assert!(worst <= limit, "{workers:?}: {worst} in one window of {limit}");
-        let due = limit * 3 * 9 / 10;
-        assert!(total >= due, "{workers:?}: only {total} of {limit} in each window");
+            let limit = usize::try_from(limit).expect("a small number");
+            assert!(worst <= limit, "{workers:?}: {worst} in one window of {limit}");
+            (count < limit * 3 * 9 / 10)
+                .then(|| format!("{workers:?}: only {count} of {limit} in each window"))
+        });
     }
 }
 
@@ -210,46 +223,46 @@ pub(crate) fn statistic(redis: &Redis, section: &str, name: &str) -> u64 {
 /// no more connections to Redis than the page on the store says, and all of them are served.
 #[test]
 fn invented_tenants_make_few_connections() {
-    const SECONDS: u64 = 4;
+    const TENANTS: usize = 8_000;
+    const CLIENTS: usize = 32;
     let redis = Redis::start();
     let settings = json!({"consistency": "leased", "on_store_error": "deny"});
-    let mut plugin = global_limit(settings, json!({"tenant": window(100, "10s")}));
-    plugin["store"]["timeout"] = json!("500ms");
+    let mut plugin = global_limit(settings, json!({"tenant": window(100, "1m")}));
+    plugin["store"]["timeout"] = json!("10s");
     let envoy = Envoy::builder(plugin).redis_unix(redis.socket()).workers(1).start();
     assert_eq!(envoy.send(&by("acme")).status, 200);
     let before = statistic(&redis, "stats", "total_connections_received");
     let start = Instant::now();
     let client = |number: usize| {
         let mut connection = Connection::open(envoy.port()).expect("a connection");
-        let mut admitted = 0_u64;
-        while start.elapsed() < Duration::from_secs(SECONDS) {
-            let answer = connection.send(&by(&format!("t{number}-{admitted}")));
+        for tenant in 0..TENANTS / CLIENTS {
+            let answer = connection.send(&by(&format!("t{number}-{tenant}")));
             assert_eq!(answer.expect("an answer").status, 200);
-            admitted += 1;
         }
-        admitted
     };
-    let admitted: u64 = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..32).map(|number| scope.spawn(move || client(number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
+    std::thread::scope(|scope| {
+        (0..CLIENTS).for_each(|number| drop(scope.spawn(move || client(number))))
     });
+    let time = start.elapsed();
     let connections = statistic(&redis, "stats", "total_connections_received") - before;
-    let counted = redis.keys().len();
-    println!("{admitted} tenants in {SECONDS} s, {connections} connections to Redis");
-    // Those for what goes back, for polls and for the mode.
-    let others = SECONDS * (10 + 7 + 1);
-    assert!(connections <= 8 + 500 * SECONDS + others, "{connections} for {admitted} tenants");
-    assert!(admitted > 500 * SECONDS && counted > 500 * 4, "{admitted} tenants, {counted} keys");
+    println!("{TENANTS} tenants in {time:?}, {connections} connections to Redis");
+    assert!(redis.keys().len() > TENANTS, "all were asked about");
+    // For leases, for what goes back, for polls and for the mode.
+    let each_second = 500 + 10 + 7 + 1;
+    let millis = u64::try_from(time.as_millis()).expect("a short time");
+    assert!(connections <= 8 + each_second * millis / 1000, "{connections} in {time:?}");
 }
 
-/// RED-6, C3: a store that hangs delays a few requests by its timeout and then nobody, and within a
-/// second of its recovery it is asked again.
+/// RED-6, C3: a store that hangs delays a few requests by its timeout and then nobody, and some time after its
+/// recovery it is asked again by itself. How soon is told by `tests/slow_store.rs`, in a time of its own.
 #[test]
 fn a_hanging_store_delays_few_requests_and_comes_back() {
+    // Far more than a machine that is busy with other things adds to a request.
+    const TIMEOUT: Duration = Duration::from_secs(2);
     let redis = Redis::start();
     let settings = json!({"consistency": "strict", "on_store_error": "allow"});
     let mut plugin = global_limit(settings, json!({"tenant": window(100_000, "1m")}));
-    plugin["store"]["timeout"] = json!("100ms");
+    plugin["store"]["timeout"] = json!("2s");
     let envoy = Envoy::builder(&plugin).redis_unix(redis.socket()).workers(1).start();
     let mut connection = Connection::open(envoy.port()).expect("a connection");
     let mut timed = || {
@@ -257,18 +270,26 @@ fn a_hanging_store_delays_few_requests_and_comes_back() {
         assert_eq!(connection.send(&by("acme")).expect("an answer").status, 200);
         start.elapsed()
     };
+    let calls = |result: &str| envoy.metric("fairshare_store_calls", &[("result", result)]);
     timed();
+    let hung = Instant::now();
     redis.pause();
     let delays: Vec<Duration> = (0..50).map(|_| timed()).collect();
-    let delayed = delays.iter().filter(|delay| **delay > Duration::from_millis(50)).count();
+    let delayed = delays.iter().filter(|delay| **delay > TIMEOUT / 2).count();
     assert!((1..=4).contains(&delayed), "{delayed} requests were delayed: {delays:?}");
+    let unasked = calls("given_up");
+    assert!((46..50).contains(&unasked), "{unasked} of 50 did not wait for the store");
     redis.resume();
-    std::thread::sleep(Duration::from_secs(1));
-    let answered = envoy.metric("fairshare_store_calls", &[("result", "ok")]);
-    timed();
-    assert!(envoy.metric("fairshare_store_calls", &[("result", "ok")]) > answered);
+    let answered = calls("ok");
+    let asked = || {
+        timed();
+        (calls("ok") > answered).then_some(())
+    };
+    poll_until(PATIENCE, asked).expect("it is asked again");
     // Envoy shows a histogram once it has flushed its values, every five seconds.
     let exchanges = || envoy.metric("fairshare_store_seconds_count", &[]);
-    let counted = poll_until(Duration::from_secs(15), || (exchanges() >= 2).then(exchanges));
-    assert!(counted.is_some_and(|count| count <= 40), "{counted:?} exchanges with Redis");
+    let counted = poll_until(PATIENCE, || (exchanges() >= 2).then(exchanges));
+    // Two of the healthy store and three of the sick one, some that were asked since, and five probes a second.
+    let most = 40 + 5 * hung.elapsed().as_secs();
+    assert!(counted.is_some_and(|count| count <= most), "{counted:?} exchanges with Redis");
 }
