@@ -20,12 +20,18 @@ fn documented(beginning: &str) -> String {
     command.unwrap_or_else(|| panic!("no command begins with {beginning}")).to_owned()
 }
 
-/// Runs a line as an operator does, and returns what it prints.
+/// Runs a line as Alice does, and returns what it prints.
 fn run(line: &str, socket: &Path) -> String {
+    run_as(Some("alice"), line, socket)
+}
+
+/// Runs a line as an operator does, where containers and timers name nobody in `USER`.
+fn run_as(user: Option<&str>, line: &str, socket: &Path) -> String {
     let here = format!("{} -s {}", program("redis-cli", "REDIS_CLI").display(), socket.display());
     let line = line.replacen("redis-cli", &here, 1);
-    let output = Command::new("sh").args(["-c", &line]).env("USER", "alice").output();
-    let output = output.expect("a shell");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).env_remove("USER").envs(user.map(|user| ("USER", user)));
+    let output = shell.output().expect("a shell");
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
@@ -75,7 +81,7 @@ fn remote_kill_switch_within_ten_seconds() {
     // One that is configured to do nothing follows as well, and does nothing afterwards.
     let idle = [start(&merged(plugin.clone(), json!({"mode": "off"})))];
     follow(&idle, 200);
-    run(&documented("redis-cli SET '{fairshare}:1:mode' \"enforce"), redis.socket());
+    run_as(None, &documented("redis-cli SET '{fairshare}:1:mode' \"enforce"), redis.socket());
     assert!(follow(&idle, 429) <= PROMISED);
     run(&documented("redis-cli DEL"), redis.socket());
     assert!(follow(&idle, 200) <= PROMISED);
