@@ -65,7 +65,7 @@ fn read_limit<'a>(item: &Node<'a>, has_store: bool) -> Option<PlacedLimit<'a>> {
     let name = fields.required("name", "give it a name, as in \"name\": \"dns\"");
     let written_name = name.as_ref().and_then(Node::as_text).unwrap_or_default();
     if let Some(node) = name {
-        node.text(names::plain_name);
+        node.text(names::limit_name);
     }
     let matcher = fields.get("match").map_or_else(Matcher::default, |node| matching::read(&node));
     let scope = read_scope(&fields, has_store);

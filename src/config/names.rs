@@ -23,6 +23,15 @@ pub(super) fn plain_name(text: &str) -> Result<&str, Fault> {
     Err(Fault::new(rule, fix))
 }
 
+/// A limit's name. Metrics and the log say "none" where no limit is to blame.
+pub(super) fn limit_name(text: &str) -> Result<&str, Fault> {
+    if text == "none" {
+        let rule = "stands in metrics for requests that no limit is to blame for";
+        return Err(Fault::new(rule, "choose another name"));
+    }
+    plain_name(text)
+}
+
 /// The first part of every key in the store. Braces are the hash tag's, which keeps all keys of one
 /// decision together in a cluster.
 pub(super) fn key_prefix(text: &str) -> Result<&str, Fault> {
