@@ -120,7 +120,12 @@ impl Refusal {
             format!("Limit {limit} allows {whose} nothing; ask its operator to raise it.")
         } else {
             let seconds = retry_seconds(verdict.retry_after);
-            format!("Limit {limit} allows {whose} {}; retry in {seconds} s, {hint}.", charge.quota)
+            let weight = match charge.cost {
+                1 => String::new(),
+                cost => format!(", and this one counts as {cost}"),
+            };
+            let quota = charge.quota;
+            format!("Limit {limit} allows {whose} {quota}{weight}; retry in {seconds} s, {hint}.")
         };
         Self {
             code,

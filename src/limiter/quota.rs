@@ -113,14 +113,17 @@ impl GcraQuota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = match self {
+            Self::Window(quota) => quota.requests,
+            Self::Gcra(quota) => quota.rate,
+            Self::InFlight(quota) => quota.requests,
+        };
+        let plural = if number == 1 { "" } else { "s" };
+        write!(f, "{number} request{plural} ")?;
         match self {
-            Self::Window(quota) => {
-                write!(f, "{} requests in any {}", quota.requests, quota.window)
-            }
-            Self::Gcra(quota) => {
-                write!(f, "{} requests per {}, burst {}", quota.rate, quota.per, quota.burst)
-            }
-            Self::InFlight(quota) => write!(f, "{} requests at a time", quota.requests),
+            Self::Window(quota) => write!(f, "in any {}", quota.window),
+            Self::Gcra(quota) => write!(f, "per {}, burst {}", quota.per, quota.burst),
+            Self::InFlight(_) => f.write_str("at a time"),
         }
     }
 }
@@ -146,6 +149,21 @@ pub fn greatest_common_divisor(one: u64, other: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_told_as_one_speaks() {
+        let window = |requests| WindowQuota { requests, window: Span::from_secs(10) };
+        let rate = |rate| GcraQuota { rate, per: Span::from_secs(1), burst: 9 };
+        for (quota, words) in [
+            (Quota::Window(window(5)), "5 requests in any 10s"),
+            (Quota::Window(window(1)), "1 request in any 10s"),
+            (Quota::Gcra(rate(2)), "2 requests per 1s, burst 9"),
+            (Quota::Gcra(rate(1)), "1 request per 1s, burst 9"),
+            (Quota::InFlight(InFlightQuota { requests: 1 }), "1 request at a time"),
+        ] {
+            assert_eq!(quota.to_string(), words);
+        }
+    }
 
     #[test]
     fn a_share_rounds_down_but_never_to_a_ban() {

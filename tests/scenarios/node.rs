@@ -64,6 +64,15 @@ pub fn refused_request_spends_nothing(rig: &mut dyn Rig) {
     // The tenant refuses: the shared window keeps 7.
     expect(rig, &keyed("acme", "k2"), 1, 4);
     expect(rig, &by("globex"), 7, 1);
+    // The cost does not fit: what is left stays there.
+    let costing = |cost| node_limit(json!({"cost": cost, "tenant": window(7, "1m")}));
+    rig.update(&costing(3)).unwrap();
+    expect(rig, &by("initech"), 2, 0);
+    let refused = rig.send(&by("initech")).json();
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("7 requests in any 1m, and this one counts as 3; retry"), "{detail}");
+    rig.update(&costing(1)).unwrap();
+    expect(rig, &by("initech"), 1, 1);
 }
 
 /// E2, WRK-1: all workers together admit what the limit says, exactly.
