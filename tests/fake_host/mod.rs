@@ -347,6 +347,13 @@ impl Machine {
         &self.metrics
     }
 
+    /// Counts `by` more of the first metric whose name contains `part`, if there is such a metric.
+    pub fn miscount(&mut self, part: &str, by: i64) -> Option<()> {
+        let (_, value) = self.metrics.iter_mut().find(|(name, _)| name.contains(part))?;
+        *value = value.checked_add_signed(by)?;
+        Some(())
+    }
+
     /// Bytes of all values.
     pub fn bytes(&self) -> usize {
         self.data.values().map(|(value, _)| value.len()).sum()

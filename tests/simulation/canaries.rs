@@ -215,6 +215,30 @@ fn canary_a_refusal_for_another_reason() {
 }
 
 #[test]
+fn canary_calls_that_hold_too_much() {
+    sabotage_is_found(Sabotage::Crams, &["decisions in a call"]);
+}
+
+/// Changes what the first process counts.
+fn miscount_is_found(part: &str, by: i64, words: &[&str]) {
+    let doctor =
+        |world: &mut World<'_>| world.fleet.processes.first()?.borrow_mut().miscount(part, by);
+    doctored_trace_is_found(doctor, words);
+}
+
+#[test]
+fn canary_units_that_vanish() {
+    for event in ["returned", "expired"] {
+        miscount_is_found(&format!("lease_units.event={event}"), -1, &["granted,", "expired"]);
+    }
+}
+
+#[test]
+fn canary_a_refusal_that_nobody_saw() {
+    miscount_is_found("fairshare_refusals.", 1, &["requests refused", "counted by code"]);
+}
+
+#[test]
 fn canary_units_that_nobody_spent() {
     let doctor = |world: &mut World<'_>| {
         let request = world.requests.iter_mut().find(|request| request.fate == Fate::Admitted)?;

@@ -99,15 +99,17 @@ impl Plan {
         plan
     }
 
-    /// Somebody comes to one worker, within some 15 ms, as a hundred tenants that nobody has seen before.
+    /// Somebody comes to one worker as tenants that nobody has seen before: as a hundred within some 15 ms, or
+    /// as more than a call takes at once.
     fn invent_tenants(&mut self, rng: &Rng, duration: u64) {
         let (node, worker) = (rng.place(self.nodes), rng.place(self.workers));
         let known = self.arrivals.iter().map(|arrival| arrival.tenant).max().unwrap_or(0);
         let mut at = rng.within(10 * MILLI, duration);
-        for tenant in known + 1..=known + 100 {
+        let (count, step) = if rng.in_thousand(300) { (300, 1) } else { (100, 300_000) };
+        for tenant in known + 1..=known + count {
             let (patience, lasts, answered) = (3600 * SECOND, 0, true);
             self.arrivals.push(Arrival { at, node, worker, tenant, patience, lasts, answered });
-            at += rng.within(0, 300_000);
+            at += rng.within(0, step);
         }
         self.arrivals.sort_by_key(|arrival| arrival.at);
     }

@@ -28,7 +28,11 @@ impl World<'_> {
     pub(super) fn launch(&mut self, number: usize, made: FakeCall) {
         let Some(member) = &mut self.fleet.members[number] else { return };
         let node = member.node;
-        let call = self.network.send(&self.rng, (number, node), made, self.now);
+        let mut call = self.network.send(&self.rng, (number, node), made, self.now);
+        if self.sabotage == Sabotage::Crams && evaluations(&call.body) > DECISIONS_MAX / 2 {
+            call.body = call.body.repeat(2);
+            (call.executions, call.end) = (vec![], CallEnd::Timeout);
+        }
         if call.end != CallEnd::Never || self.sabotage == Sabotage::Hurries {
             let under_way = member.calls_under_way.entry(call.to.clone()).or_default();
             *under_way += 1;

@@ -87,6 +87,8 @@ pub enum Sabotage {
     Undoes,
     /// To a worker that hears a reply it is as early as when it asked.
     Dozes,
+    /// All that a large call asks is asked twice in it, which no server answers.
+    Crams,
     /// Every other time that a worker is woken its clock is 20 ms slow, so nothing is ever too soon.
     Rewinds,
 }
