@@ -119,6 +119,27 @@ fn an_idle_node_polls_once_a_second_from_the_start() {
     }
 }
 
+/// An idle node that was granted units which still count hears of a loss well within the half second for which
+/// the store grants nothing, and tells it of them.
+#[test]
+fn an_idle_node_that_could_lose_units_reports_them_in_time() {
+    for workers in [1, 4] {
+        let (redis, mut process) = (Redis::start(), node(workers));
+        let mut store = |body: &[u8]| Ok(redis.exchange(body));
+        tenths(&mut process, SECOND, &mut store);
+        assert_eq!(statuses(&mut process, workers, &mut store), vec![200; workers]);
+        let usage = redis.keys().into_iter().find(|key| key.contains(":fleet:t:")).expect("usage");
+        tenths(&mut process, 2 * SECOND, &mut store);
+        redis.run(&["FLUSHALL"]);
+        tenths(&mut process, 4, &mut store);
+        assert_eq!(process.metrics_with(&["state_losses", "of=store"]), 1, "{workers} workers");
+        assert!(
+            redis.get(&usage).is_some(),
+            "{workers} workers: what they were granted is forgotten"
+        );
+    }
+}
+
 /// Within a second of the store's recovery every worker asks it again.
 #[test]
 fn a_vm_that_never_reaches_the_store_keeps_nobody_from_probing() {

@@ -96,7 +96,22 @@ impl Plan {
         if rng.in_thousand(100) {
             plan.invent_tenants(&rng, duration);
         }
+        if nodes > 1 && rng.in_thousand(300) {
+            plan.move_demand(&rng, duration);
+        }
         plan
+    }
+
+    /// All come to one node, and from some time on to another. Where the store forgets, it does so at about that
+    /// time, so that whoever has something to tell it is idle.
+    fn move_demand(&mut self, rng: &Rng, duration: u64) {
+        let at = rng.within(duration / 3, duration * 2 / 3);
+        for arrival in &mut self.arrivals {
+            arrival.node = usize::from(arrival.at >= at);
+        }
+        if self.faults.losses {
+            self.events.push((at + rng.within(0, 100 * MILLI), Fault::Flush));
+        }
     }
 
     /// Somebody comes to one worker as tenants that nobody has seen before: as a hundred within some 15 ms, or
