@@ -167,6 +167,36 @@ fn rates_and_slots_are_charged_together_or_not_at_all() {
     assert!(!decide(node), "the window holds two");
 }
 
+/// Goal: a spare slot that a request took in memory, and gave back because another level was used up
+/// meanwhile, is free at the next look, although the shared data were told of it in between.
+#[test]
+fn a_spare_slot_of_a_refused_request_is_given_back_at_the_next_look() {
+    let mut model = Model::new(0, 0);
+    let window = |requests, level| {
+        let quota = Quota::Window(WindowQuota { requests, window: Span::from_secs(60) });
+        Charge { quota, id: LimitId::of("dns"), ..slot(level, 1, 0) }
+    };
+    let (tenant, cap) = (window(100, Level::Tenant), slot(Level::Tenant, 1, 160));
+    let shared = Charge { subject: None, ..window(2, Level::Shared) };
+    let charges = [tenant, cap, shared];
+    let now = model.now;
+    let node = &mut model.workers[0].node;
+    let outcome = node.decide(&mut model.map, &charges, now);
+    assert!(outcome.admitted && node.refund_later(&cap, &outcome.verdicts[1]));
+    // Another worker takes the last shared unit while the tenant's level is written.
+    model.machine.borrow_mut().before_swap = Some(Box::new(move |map: &mut SharedMap| {
+        assert!(NodeStore::new("test", 7).decide(map, &[shared], now).admitted);
+    }));
+    assert!(!node.decide(&mut model.map, &charges, now).admitted);
+    let left = |map: &mut SharedMap| {
+        let outcome = NodeStore::new("test", 7).peek(map, &[tenant, cap], now);
+        [outcome.verdicts[0].remaining, outcome.verdicts[1].remaining]
+    };
+    assert_eq!(left(&mut model.map), [98, 158], "the slot is a spare one, and stands there");
+    node.renew(&mut model.map, now.plus(Span::from_millis(100)));
+    assert_eq!(left(&mut model.map), [98, 159]);
+}
+
 /// Goal: where very many subjects come once each, the end of most requests writes nothing, neither at
 /// once nor later. What is left to run out is never more than a sixty-fourth of a cap, and is over after
 /// a lease.

@@ -127,6 +127,17 @@ impl Holdings {
         Some(Verdict { remaining, ..Verdict::admission(&charge.quota) })
     }
 
+    /// Gives back what [`take_spare`](Self::take_spare) has just taken. The shared data may have been told
+    /// of it meanwhile, as held, so they learn of it at the next look.
+    pub(super) fn untake_spare(&mut self, charge: &Charge) {
+        let Some(place) = self.places.get_mut(&Place::of(charge)) else { return };
+        if let Some(slots) = place.slots.iter_mut().find(|slots| slots.limit == charge.id) {
+            slots.held = slots.held.saturating_sub(charge.cost);
+            self.unwritten = self.unwritten.saturating_add(usize::from(!place.unwritten));
+            place.unwritten = true;
+        }
+    }
+
     /// Holds a slot more, as it was written to the shared data; `told` is what the level said of it.
     pub(super) fn hold(&mut self, charge: &Charge, told: &Verdict, now: Instant) {
         if let Some(slots) = self.change(charge, charge.cost, 0, now) {

@@ -91,7 +91,7 @@ impl NodeStore {
     ) -> NodeOutcome {
         // What there is in memory is not charged, only looked at.
         let spent = Spent::of(charges, &mut self.own, &mut self.drawn, now);
-        spent.undo(charges, &mut self.own, &mut self.drawn, now);
+        spent.undo(charges, &mut self.own, &mut self.drawn);
         if spent.is_all() {
             return spent.into_outcome(NodeOutcome::nothing());
         }
@@ -112,7 +112,7 @@ impl NodeStore {
         }
         let outcome = self.decide_shared(shared, &spent.rest(charges), now);
         if !outcome.admitted {
-            spent.undo(charges, &mut self.own, &mut self.drawn, now);
+            spent.undo(charges, &mut self.own, &mut self.drawn);
         }
         spent.into_outcome(outcome)
     }

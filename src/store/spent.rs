@@ -43,17 +43,11 @@ impl Spent {
     }
 
     /// Gives back what has just been taken.
-    pub(super) fn undo(
-        &self,
-        charges: &[Charge],
-        own: &mut Holdings,
-        drawn: &mut Drawn,
-        now: Instant,
-    ) {
+    pub(super) fn undo(&self, charges: &[Charge], own: &mut Holdings, drawn: &mut Drawn) {
         for (position, charge) in charges.iter().enumerate() {
             match charge.quota.is_in_flight() {
                 _ if self.rest.contains(&position) => {}
-                true => drop(own.change(charge, 0, charge.cost, now)),
+                true => own.untake_spare(charge),
                 false => drawn.unspend(charge),
             }
         }
