@@ -12,6 +12,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use super::record::FEW_PART;
 use crate::limiter::{Share, Verdict};
 use crate::map::{Map, seeded};
 use crate::policy::{Charge, Level, LimitId, Subject};
@@ -26,10 +27,6 @@ const SPARE_FOR: Span = RENEWAL_PERIOD.plus(RENEWAL_PERIOD);
 /// Slots that were taken while no more than one in so many was taken may be given back later than at
 /// once. Smaller caps are always exact.
 const LATER_PART: u64 = 16;
-
-/// Slots that were taken while no more than one in so many was taken may be left to run out with their
-/// leases, where very many subjects come.
-const LAPSE_PART: u64 = 64;
 
 /// Records whose slots may be given back later than at once, and that are written at one look
 /// however few there are.
@@ -183,8 +180,8 @@ impl Holdings {
 
     /// Gives back a slot of which the shared data need not know at once, as `verdict` said when it was
     /// taken: so of a cap's slots a sixteenth at most is ever taken for taken that is free, until the
-    /// next look at what is [due](Self::due). Where much is unwritten already, they need never know if a
-    /// sixty-fourth at most was taken: those run out with their leases. Returns whether it gave it back.
+    /// next look at what is [due](Self::due). Where much is unwritten already, they need never know if
+    /// [few](FEW_PART) were taken: those run out with their leases. Returns whether it gave it back.
     pub(super) fn release_later(&mut self, charge: &Charge, verdict: &Verdict) -> bool {
         let taken = verdict.capacity.saturating_sub(verdict.remaining);
         let is_within = |part| verdict.capacity.checked_div(part).is_some_and(|few| taken <= few);
@@ -194,7 +191,7 @@ impl Holdings {
         let place = Place::of(charge);
         let Some(held) = self.places.get_mut(&place) else { return false };
         let is_told = held.unwritten || self.unwritten < UNWRITTEN_MAX;
-        if !is_told && !is_within(LAPSE_PART) {
+        if !is_told && !is_within(FEW_PART) {
             return false;
         }
         let Some(slots) = held.slots.iter_mut().find(|slots| slots.limit == charge.id) else {

@@ -14,8 +14,10 @@ const RECORD_BYTES_FINE: usize = 1024;
 const FILL_HELD: u8 = u8::MAX;
 
 /// Slots are few where no more than one in so many of their cap is taken. Few are evicted first, because
-/// a flood of subjects with one request each would else drive out limits that are used up.
-const FEW_PART: u64 = 16;
+/// a flood of subjects with one request each would else drive out limits that are used up. Whoever was
+/// evicted is taken to hold, with each worker, the most that anyone evicted did: a quarter of the cap where
+/// each of 64 workers had few.
+pub(super) const FEW_PART: u64 = 256;
 
 /// The fill of a limit that is used up.
 const FILL_USED_UP: u8 = FILL_HELD - 1;
