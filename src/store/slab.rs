@@ -16,7 +16,7 @@
 //! Slots of requests in flight are evicted last where they are more than a few of their cap. Their shares
 //! stay in the overflow until they run out, and their holder writes them anew within a third of that time.
 //!
-//! Bytes: a version, then [rows](super::rows).
+//! Bytes: a version, then rows (`src/store/rows.rs`).
 
 use std::ops::Range;
 
