@@ -13,6 +13,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -35,6 +36,10 @@ struct Tally {
     bad: AtomicU64,
     unavailable: AtomicU64,
     aborted: AtomicU64,
+    /// Nothing came of them, and nothing accounts for that.
+    unanswered: AtomicU64,
+    /// Answers of 5xx that nothing accounts for, by path and reason.
+    undue: Mutex<BTreeMap<String, u64>>,
     /// By what the filter says why it refused; by their status where the proxy or the upstream did.
     refusals: Mutex<BTreeMap<String, u64>>,
     /// Requests of tenants with names that come again, under limits that do not change.
@@ -171,6 +176,57 @@ fn reason(answer: &Response) -> String {
     code.unwrap_or_else(|| format!("{} of others", answer.status))
 }
 
+/// Whether something accounts for an answer of 5xx: a limit that denies without the store, or an upstream that
+/// closed the connection because the request asked for it.
+fn is_due(request: &Request, path: &str, reason: &str) -> bool {
+    let aborts = (b"x-echo-abort".to_vec(), b"headers".to_vec());
+    match reason {
+        "store_unavailable" => path == STRICT.0,
+        "503 of others" => request.pairs().contains(&aborts),
+        _ => false,
+    }
+}
+
+/// Whether something accounts for a request that ends without a whole answer: an upstream that was to end it in the
+/// middle, or that takes longer than a listener lives after a reload; a body that was not read when it was refused.
+/// One that hangs ends with its listener too, so what is not slow on purpose must not.
+fn may_end_unanswered(request: &Request, error: ErrorKind) -> bool {
+    let ends = (b"x-echo-abort".to_vec(), b"body".to_vec());
+    let pairs = request.pairs();
+    let has = |name: &[u8]| pairs.iter().any(|(known, _)| known == name);
+    match error {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => has(b"content-length"),
+        ErrorKind::UnexpectedEof => pairs.contains(&ends) || has(b"x-echo-delay-ms"),
+        _ => false,
+    }
+}
+
+#[test]
+fn what_accounts_for_no_answer_is_known() {
+    let (plain, post) = (Request::get("/"), Request::post("/", "x"));
+    let ends = Request::get("/").header("x-echo-abort", "body");
+    let slow = Request::get("/").header("x-echo-delay-ms", "1400");
+    assert!(may_end_unanswered(&slow, ErrorKind::UnexpectedEof));
+    assert!(!may_end_unanswered(&slow, ErrorKind::WouldBlock));
+    assert!(may_end_unanswered(&ends, ErrorKind::UnexpectedEof));
+    assert!(may_end_unanswered(&post, ErrorKind::BrokenPipe));
+    assert!(!may_end_unanswered(&plain, ErrorKind::UnexpectedEof), "as after a hang");
+    assert!(!may_end_unanswered(&ends, ErrorKind::WouldBlock));
+    assert!(!may_end_unanswered(&post, ErrorKind::WouldBlock));
+}
+
+#[test]
+fn what_accounts_for_5xx_is_known() {
+    let (plain, ends) = (Request::get("/"), Request::get("/").header("x-echo-abort", "body"));
+    let aborts = Request::get("/").header("x-echo-abort", "headers");
+    assert!(is_due(&plain, STRICT.0, "store_unavailable"));
+    assert!(is_due(&aborts, "/", "503 of others"));
+    assert!(!is_due(&plain, LEASED.0, "store_unavailable"), "its limit does not deny");
+    assert!(!is_due(&plain, "/", "503 of others"), "as after a trap");
+    assert!(!is_due(&ends, "/", "503 of others"));
+    assert!(!is_due(&aborts, "/", "504 of others"));
+}
+
 fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
     let count = |counter: &AtomicU64| {
         counter.fetch_add(1, Ordering::Relaxed);
@@ -188,9 +244,13 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
             continue;
         }
         let sent = Instant::now();
-        let Ok(answer) = connection.send(&request) else {
-            count(&tally.aborted);
-            continue;
+        let answer = match connection.send(&request) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let ended = may_end_unanswered(&request, error.kind());
+                count(if ended { &tally.aborted } else { &tally.unanswered });
+                continue;
+            }
         };
         if answer.status == 200 {
             count(&tally.admitted);
@@ -199,7 +259,11 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
             tally.admissions.lock().unwrap().extend(admission);
             continue;
         }
-        *tally.refusals.lock().unwrap().entry(reason(&answer)).or_default() += 1;
+        let reason = reason(&answer);
+        if answer.status >= 500 && !is_due(&request, path, &reason) {
+            *tally.undue.lock().unwrap().entry(format!("{path} {reason}")).or_default() += 1;
+        }
+        *tally.refusals.lock().unwrap().entry(reason).or_default() += 1;
         match answer.status {
             429 => count(&tally.refused),
             503 => count(&tally.unavailable),
@@ -211,23 +275,28 @@ fn client(port: u16, mut seed: u64, stop: &AtomicBool, tally: &Tally) {
 impl Tally {
     fn print(&self, time: Duration, reloads: usize) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let sent = [&self.admitted, &self.refused, &self.bad, &self.unavailable, &self.aborted];
+        let decided = [&self.admitted, &self.refused, &self.bad, &self.unavailable];
+        let sent = decided.into_iter().chain([&self.aborted, &self.unanswered]);
         println!(
-            "soak: {time:?}, {} requests: {} admitted, {} refused, {} other 4xx and 5xx, {} unavailable, {} aborted, {reloads} reloads",
-            sent.into_iter().map(read).sum::<u64>(),
+            "soak: {time:?}, {} requests: {} admitted, {} refused, {} other 4xx and 5xx, {} unavailable, {} aborted, {} unanswered, {reloads} reloads",
+            sent.map(read).sum::<u64>(),
             read(&self.admitted),
             read(&self.refused),
             read(&self.bad),
             read(&self.unavailable),
             read(&self.aborted),
+            read(&self.unanswered),
         );
         println!("soak: refusals {:?}", self.refusals.lock().unwrap());
+        println!("soak: 5xx that nothing accounts for {:?}", self.undue.lock().unwrap());
     }
 
-    /// Requests were decided in both ways, and never too many admitted.
+    /// Requests were decided in both ways, and never too many admitted; each had an answer, and the one it is due.
     fn check(&self) {
         let (admitted, refused) = (&self.admitted, &self.refused);
         assert!(admitted.load(Ordering::Relaxed) > 0 && refused.load(Ordering::Relaxed) > 0);
+        assert_eq!(self.unanswered.load(Ordering::Relaxed), 0, "requests without an answer");
+        assert!(self.undue.lock().unwrap().is_empty(), "{:?}", self.undue.lock().unwrap());
         let admissions = self.admissions.lock().unwrap();
         let (leased, strict) = (worst(&admissions, LEASED.0), worst(&admissions, STRICT.0));
         println!(
