@@ -201,6 +201,8 @@ fn chaos_rolling_restart() {
 #[ignore = "needs Docker: ./envoy/test.sh chaos"]
 fn chaos_hot_restart() {
     let fleet = Fleet::start(&plugin(&deny()));
+    let epoch = || fleet.metric(0, "envoy_server_hot_restart_epoch", "");
+    assert_eq!(epoch(), 0);
     let (seen, restarted) = under_load(&fleet, || {
         sleep(2 * SECOND);
         fleet.signal("envoy-1", "HUP");
@@ -209,6 +211,7 @@ fn chaos_hot_restart() {
         restarted
     });
     seen.report("hot restart, deny", restarted);
+    assert_eq!(epoch(), 1, "the old process is still there");
     assert_holds(&seen, TIMEOUT);
     let errors = seen.server_errors_apart_from(&seen.stalls());
     assert_eq!((seen.wrong_refusals(), errors, seen.unanswered()), (0, 0, 0));

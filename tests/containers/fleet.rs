@@ -166,8 +166,11 @@ impl Fleet {
         address.trim().parse().expect("an address")
     }
 
-    /// Ends what [`drop_packets`](Self::drop_packets) or [`isolate`](Self::isolate) began.
+    /// Ends what [`drop_packets`](Self::drop_packets) or [`isolate`](Self::isolate) began, which must have dropped
+    /// something: what holds in spite of no trouble shows nothing.
     pub fn heal(&self, service: &str) {
+        let rules = self.iptables(service, &["--list-rules", "--verbose"]);
+        assert!(dropped(&rules) > 0, "nothing of {service} was dropped:\n{rules}");
         self.iptables(service, &["--flush"]);
     }
 
@@ -206,14 +209,14 @@ impl Fleet {
         log.lines().filter_map(time_of).collect()
     }
 
-    fn iptables(&self, service: &str, rule: &[&str]) {
+    fn iptables(&self, service: &str, rule: &[&str]) -> String {
         let container = self.container(service);
         let pid =
             run(Command::new("docker").args(["inspect", "--format", "{{.State.Pid}}", &container]));
         // The rule is one of the container's own network, not of this machine's.
         run(Command::new("nsenter")
             .args(["--target", pid.trim(), "--net", "iptables", "--wait"])
-            .args(rule));
+            .args(rule))
     }
 
     /// The Envoys' containers.
@@ -243,6 +246,21 @@ fn time_of(line: &str) -> Option<(String, Duration)> {
     let path = line.split(' ').nth(2)?;
     let (_, millis) = line.rsplit_once(" ms=")?;
     Some((path.to_owned(), Duration::from_millis(millis.parse().ok()?)))
+}
+
+/// The packets that rules have dropped, as `iptables --list-rules --verbose` has them.
+fn dropped(rules: &str) -> u64 {
+    let drops = rules.lines().filter(|rule| rule.starts_with("-A ") && rule.ends_with(" -j DROP"));
+    drops.filter_map(|rule| rule.split_once(" -c ")?.1.split(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn dropped_packets_are_counted() {
+    let rules = "-P INPUT ACCEPT -c 9 720\n\
+        -A INPUT -p tcp -m tcp --sport 6379 -m statistic --mode random --probability 0.05 -c 3 180 -j DROP\n\
+        -A OUTPUT -c 4 240 -j DROP\n-A OUTPUT -c 5 300 -j ACCEPT\n";
+    assert_eq!(dropped(rules), 7);
+    assert_eq!(dropped(&rules.replace("-c 3 ", "-c 0 ").replace("-c 4 ", "-c 0 ")), 0);
 }
 
 fn has_compose_plugin() -> bool {
